@@ -83,7 +83,7 @@ def test_entries_are_delivered_once_in_order_and_without_gaps(pushes: list[list[
 # -- who gets what -----------------------------------------------------------------------------
 
 
-CONCERNS = {
+CONCERNS: dict[str, tuple[EntryKind, str, dict[str, object], bool]] = {
     "an original": (EntryKind.ORIGINAL, "fr", {"hears": "es"}, True),
     "an original, without originals": (EntryKind.ORIGINAL, "fr", {"hears": "fr", "originals": False}, False),
     "a lost utterance": (EntryKind.LOST, "fr", {"hears": "es"}, True),

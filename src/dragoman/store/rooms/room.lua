@@ -34,11 +34,11 @@ local function counted(prefix)
     return names
 end
 
--- All keys expire together.
+-- Give every key its life, new ones too. Not at every call, because each renewal goes to the replicas and to the disk.
 local function renew()
     local ttl = persistent and persistent_ms or idle_ms + transcript_ms
     for _, key in ipairs({info, members, seniority, counts, log, captions, recent, pending, removed}) do
-        redis.call('PEXPIRE', key, ttl)
+        if redis.call('PTTL', key) < 0.9 * ttl then redis.call('PEXPIRE', key, ttl) end
     end
 end
 

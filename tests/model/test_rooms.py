@@ -1,0 +1,336 @@
+"""The scripts of store/rooms against a room of plain objects, and the index of visits against two dictionaries."""
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dragoman.domain.rooms import Member, Role
+from dragoman.store.rooms import rooms as rooms_module
+from dragoman.store.rooms.rooms import Closed, Refusal, RoomBounds, Rooms
+from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
+from model.room_model import RoomModel
+
+BOUNDS = RoomBounds(max_members=3, max_languages=2, max_entries=6)
+REASON = "no_node"
+# Two sessions have one principal, and s1's principal creates the rooms.
+PRINCIPALS = {"s1": "p1", "s2": "p2", "s3": "p3", "s4": "p4", "s5": "p4"}
+SESSION = st.sampled_from(sorted(PRINCIPALS))
+INSTANCE = st.sampled_from(["a", "b", "c"])
+LANG = st.sampled_from(["en", "es", "fr"])
+HEARS = st.sampled_from(["en", "es", "fr", ""])
+ROLE = st.sampled_from([Role.SPEAKER, Role.SPEAKER, Role.LISTENER, Role.LISTENER, Role.HOST])
+CAPTION = st.sampled_from(["s1:u0", "s1:u1", "s2:tü|1", "s3:u0", "s3:u1"])
+EPOCH = st.sampled_from([0, 0, 0, 1, -1])  # as the difference from the stored one
+FLAGS = [("locked", True), ("locked", False), ("paused", True), ("paused", False), ("paused", False)]
+CHANGE = st.sampled_from([*FLAGS, ("settings", b'{"guests":true}')])
+PLACE = st.integers(0, 7)
+STEP_MS = st.sampled_from([0, 1, 3999, 4000, 59_999, 60_000, 1_799_999, 1_800_000, BOUNDS.persistent_ms])
+CHANGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "hears": HEARS,
+        "voice": st.booleans(),
+        "speaks": LANG,
+        "muted": st.booleans(),
+        "name": st.sampled_from(["Ana", 'Zoë/ "x" \\ \n', ""]),
+    },
+)
+
+
+class Conversation(RuleBasedStateMachine):
+    """One room after another, each until it is closed."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench, self.now = bench, START_MS
+        self.rooms = Rooms(bench.redis, bench.keys, BOUNDS, now=lambda: self.now)
+
+    @initialize(persistent=st.booleans(), locked=st.sampled_from([False, False, False, True]))
+    def create(self, persistent: bool, locked: bool) -> None:
+        self.room = self.bench.fresh_name()
+        said: dict[str, Any] = {"creator": "p1", "log_epoch": "e", "persistent": persistent, "locked": locked}
+        created = self.rooms.create(self.room, "123456", tenant="t", settings=b"{}", **said)
+        assert self.bench.do(created) is True
+        self.model = RoomModel(BOUNDS, "123456", active_ms=self.now, empty_since_ms=self.now, **said)
+        again = self.rooms.create(self.room, "654321", tenant="t", settings=b"[]", **said)
+        assert self.bench.do(again) is False
+
+    def epoch(self, session: str, difference: int) -> int:
+        member = self.model.members.get(session)
+        return max((member.epoch if member is not None else 1) + difference, 0)
+
+    @rule(ms=STEP_MS)
+    def time_passes(self, ms: int) -> None:
+        self.now += ms
+
+    # -- members ---------------------------------------------------------------------------------
+
+    @rule(session=SESSION, instance=INSTANCE, hears=HEARS, voice=st.booleans(), role=ROLE, difference=EPOCH)
+    def join(self, session: str, instance: str, hears: str, voice: bool, role: Role, difference: int) -> None:
+        epoch, principal = self.epoch(session, difference), PRINCIPALS[session]
+        member = Member(session, instance, epoch, f"n {session}", "en", hears, principal, role=role, voice=voice)
+        assert self.bench.do(self.rooms.join(self.room, member)) == self.model.join(member, self.now)
+
+    @rule(session=SESSION, difference=EPOCH, changes=CHANGES)
+    def update(self, session: str, difference: int, changes: dict[str, Any]) -> None:
+        epoch = self.epoch(session, difference)
+        reply = self.bench.do(self.rooms.update(self.room, session, epoch, changes))
+        assert reply == self.model.update(session, epoch, changes)
+
+    @rule(session=SESSION, difference=EPOCH)
+    def leave(self, session: str, difference: int) -> None:
+        epoch = self.epoch(session, difference)
+        reply = self.bench.do(self.rooms.leave(self.room, session, epoch))
+        assert reply == self.model.leave(session, epoch, self.now)
+
+    def acting(self, place: int) -> str:
+        """Mostly a host, sometimes any other session."""
+        hosts = [session for session, member in self.model.members.items() if member.role is Role.HOST]
+        return (hosts * 2 + sorted(PRINCIPALS))[place % (len(hosts) * 2 + 2)]
+
+    @rule(place=PLACE, other=SESSION, difference=EPOCH)
+    def remove(self, place: int, other: str, difference: int) -> None:
+        session = self.acting(place)
+        epoch = self.epoch(session, difference)
+        reply = self.bench.do(self.rooms.remove(self.room, session, epoch, other))
+        assert reply == self.model.remove(session, epoch, other, self.now)
+
+    @rule(place=PLACE, to=SESSION, difference=EPOCH)
+    def transfer(self, place: int, to: str, difference: int) -> None:
+        session = self.acting(place)
+        epoch = self.epoch(session, difference)
+        reply = self.bench.do(self.rooms.transfer(self.room, session, epoch, to))
+        assert reply == self.model.transfer(session, epoch, to)
+
+    @rule(
+        place=PLACE,
+        difference=EPOCH,
+        change=CHANGE,
+    )
+    def set_field(self, place: int, difference: int, change: tuple[str, bool | bytes]) -> None:
+        session = self.acting(place)
+        epoch = self.epoch(session, difference)
+        reply = self.bench.do(self.rooms.set_field(self.room, session, epoch, *change))
+        assert reply == self.model.set_field(session, epoch, *change)
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    @rule(caption=CAPTION, session=SESSION, difference=EPOCH, lang=LANG, lost=st.sampled_from([False, False, True]))
+    def original(self, caption: str, session: str, difference: int, lang: str, lost: bool) -> None:
+        epoch, text, about = self.epoch(session, difference), f"said {self.now}", b'{"by":"\xc3\xbc"}'
+        said: dict[str, Any] = {"lang": lang, "text": text, "about": about, "lost": lost}
+        reply = self.bench.do(self.rooms.append_original(self.room, caption, session, epoch, **said))
+        assert reply == self.model.original(caption, session, epoch, now=self.now, **said)
+
+    @precondition(lambda self: self.model.members)
+    @rule(caption=CAPTION, place=PLACE, lang=LANG)
+    def original_of_a_member(self, caption: str, place: int, lang: str) -> None:
+        session = sorted(self.model.members)[place % len(self.model.members)]
+        self.original(caption, session, 0, lang, lost=False)
+
+    @rule(caption=CAPTION, lang=LANG)
+    def plan(self, caption: str, lang: str) -> None:
+        assert self.bench.do(self.rooms.plan(self.room, caption, lang)) == self.model.plan(caption, lang, self.now)
+
+    @rule(caption=CAPTION, lang=LANG, n=st.sampled_from([1, 1, 2]), reason=st.sampled_from(["", REASON]))
+    def translate(self, caption: str, lang: str, n: int, reason: str) -> None:
+        reply = self.bench.do(self.rooms.append_translation(self.room, caption, lang, n, "text", reason=reason))
+        assert reply == self.model.translate(caption, lang, n, "text", reason, self.now)
+
+    @precondition(lambda self: self.model.pending)
+    @rule(place=PLACE, difference=st.sampled_from([0, 0, 0, 1, -1]), reason=st.sampled_from(["", "", REASON]))
+    def translate_pending(self, place: int, difference: int, reason: str) -> None:
+        lang, caption = sorted(self.model.pending)[place % len(self.model.pending)]
+        self.translate(caption, lang, self.model.captions[caption].langs[lang].n + difference, reason)
+
+    @rule()
+    def visit(self) -> None:
+        assert self.bench.do(self.rooms.expire_pending(self.room)) == self.model.visit(self.now)
+
+    @precondition(lambda self: self.model.pending)
+    @rule(early_ms=st.sampled_from([0, 0, 1]))
+    def visit_at_the_first_deadline(self, early_ms: int) -> None:
+        self.now = max(self.now, min(self.model.pending.values()) - early_ms)
+        self.visit()
+
+    @rule(after=st.integers(0, 8), count=st.integers(1, 4), upto=st.integers(0, 9), captions=st.integers(1, 4))
+    def read(self, after: int, count: int, upto: int, captions: int) -> None:
+        expected = [entry for entry in self.model.log if entry.seq > after and (not upto or entry.seq <= upto)]
+        assert self.bench.do(self.rooms.read(self.room, after, count, upto)) == expected[:count]
+        last = self.model.recent[-captions:]
+        assert self.bench.do(self.rooms.last(self.room, captions)) == (last[0] - 1 if last else 0)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    @rule(only_if_over=st.sampled_from([True, True, True, False]), wait=st.sampled_from([0, 59_999, 60_000, 1_800_000]))
+    def close(self, only_if_over: bool, wait: int) -> None:
+        self.now += wait
+        reply = self.bench.do(self.rooms.close(self.room, "why", only_if_over=only_if_over))
+        if isinstance(reply, Closed):
+            reply.sessions.sort()
+        assert reply == self.model.close("why", only_if_over, self.now)
+        if self.model.closed:
+            self.redis_holds_what_the_model_holds()
+            self.nothing_happens_in_a_closed_room()
+            self.drop()
+            self.create(not self.model.persistent, locked=False)
+
+    def nothing_happens_in_a_closed_room(self) -> None:
+        self.join("s1", "a", "en", True, Role.SPEAKER, 0)
+        self.update("s1", 0, {"voice": True})
+        self.leave("s1", 0)
+        self.remove(0, "s2", 0)
+        self.original("s9:u9", "s1", 0, "en", True)
+        self.translate("s1:u0", "es", 1, "")
+        self.plan("s1:u0", "es")
+        self.visit()
+        assert self.bench.do(self.rooms.close(self.room, "again", only_if_over=False)) is Refusal.NONE
+        assert self.bench.do(self.rooms.version(self.room)) is None
+        self.redis_holds_what_the_model_holds()
+
+    # -- comparison ------------------------------------------------------------------------------
+
+    @invariant()
+    def redis_holds_what_the_model_holds(self) -> None:
+        self.bench.do(self.compare())
+
+    async def compare(self) -> None:
+        redis, keys, model, room = self.bench.redis, self.bench.keys, self.model, self.room
+        info, members, found, log, *rows = await asyncio.gather(
+            self.rooms.info(room),
+            self.rooms.members(room),
+            redis.call("HGETALL", keys.room_counts(room)),
+            self.rooms.read(room, 0, 100),
+            redis.call("ZRANGE", keys.room_seniority(room), 0, -1, "WITHSCORES"),
+            redis.call("HGETALL", keys.room_captions(room)),
+            redis.call("LRANGE", keys.room_recent(room), 0, -1),
+            redis.call("ZRANGE", keys.room_pending(room), 0, -1, "WITHSCORES"),
+            redis.call("SMEMBERS", keys.room_removed(room)),
+        )
+        seniority, captions, recent, pending, removed = rows
+        assert info is not None
+        fields = ("seq", "version", "joins", "locked", "paused", "persistent", "closed", "settings", "code")
+        for name in (*fields, "active_ms", "empty_since_ms"):
+            assert getattr(info, name) == getattr(model, name), name
+        assert {member.session: member for member in members} == model.members
+        assert log == model.log
+        assert pairs(captions, json.loads) == {id: asdict(caption) for id, caption in model.captions.items()}
+        assert pairs(pending, int) == {"|".join(name): at for name, at in model.pending.items()}
+        assert pairs(found, int) == ({} if model.closed else model.counts)
+        assert pairs(seniority, int) == model.seniority
+        assert [int(seq) for seq in recent] == ([] if model.closed else model.recent)
+        assert {name.decode() for name in removed} == model.removed
+
+    def every_key_has_the_life_of_the_room(self) -> None:
+        ttl_ms = BOUNDS.transcript_ms if self.model.closed else BOUNDS.ttl_ms(self.model.persistent)
+        for key in self.room_keys():
+            assert self.bench.call("PTTL", key) == -2 or self.bench.lives(key, ttl_ms), key
+
+    def room_keys(self) -> list[str]:
+        keys, room = self.bench.keys, self.room
+        names = ("info", "members", "seniority", "counts", "log", "captions", "recent", "pending", "removed")
+        return [getattr(keys, f"room_{name}")(room) for name in names]
+
+    def drop(self) -> None:
+        try:
+            self.every_key_has_the_life_of_the_room()
+        finally:
+            self.bench.call("DEL", *self.room_keys())
+            self.bench.call("ZREM", self.bench.keys.rooms_due, self.room)
+
+    def teardown(self) -> None:
+        self.drop()
+
+
+def pairs(flat: list[bytes], value: Any) -> dict[str, Any]:
+    return {name.decode(): value(each) for name, each in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def test_the_scripts_of_a_room_do_what_the_model_does(bench: Bench) -> None:
+    check(lambda: Conversation(bench), examples=60, steps=40)
+
+
+# -- bugs: each must make a difference ----------------------------------------------------------
+
+BUGS = {
+    "a room that is created twice": ("create_room", "'EXISTS', info) == 1", "'EXISTS', info) == 2"),
+    "a new room that is not empty": ("create_room", "'empty_since_ms', now", "'empty_since_ms', ''"),
+    "a new room without a life": ("create_room", "redis.call('PEXPIRE', info, ttl)\n", ""),
+    "a member above the bound": ("join_room", ">= max_members", "> max_members"),
+    "a lock without effect": ("join_room", "if room[1] == '1' and", "if room[1] == '2' and"),
+    "a lock that keeps the creator out": ("join_room", " and room[2] ~= after.principal", ""),
+    "a removed principal that joins": ("join_room", "after.principal) == 1", "after.principal) == 2"),
+    "a join with an old epoch": ("join_room", "if after.epoch < before.epoch", "if false"),
+    "a role that is lost by joining again": ("join_room", "before.role, before.joined_ms", "nil, before.joined_ms"),
+    "a joined room that stays empty": ("join_room", "'empty_since_ms', '', ", ""),
+    "a join that is no activity": ("join_room", "'empty_since_ms', '', 'active_ms', now", "'empty_since_ms', ''"),
+    "a second host by joining": ("join_room", "'r:host') == 0", "'r:host') >= 0"),
+    "a listener in the order of the speakers": ("join_room", "(after.role == 'listener' and 1e12 or 0)", "0"),
+    "a join that is counted twice": ("join_room", "if before then count(before, -1) end", ""),
+    "a language above the bound": ("join_room", "heard < max_languages", "heard <= max_languages"),
+    "a join that does not change the version": ("join_room", "'version', 1)", "'version', 0)"),
+    "a new key without a life": ("join_room", "renew()\nlocal room", "local room"),
+    "a language that its only listener cannot leave": ("update_member", "heard = heard - 1", "heard = heard"),
+    "an update with an old epoch": ("update_member", "if epoch < before.epoch", "if false"),
+    "a voice that is not counted": ("update_member", "if member.hears ~= '' and member.voice", "if false"),
+    "a count of nobody": ("update_member", "field, by) == 0", "field, by) < 0"),
+    "a late leave that removes a resumed member": ("end_member", "if host == '' and epoch < member.epoch", "if false"),
+    "a room without a host": ("end_member", "if new_host ~= '' then set_role", "if false then set_role"),
+    "a youngest member that becomes host": ("end_member", "'ZRANGE', seniority, 0, 0", "'ZREVRANGE', seniority, 0, 0"),
+    "an empty room that does not know since when": ("end_member", "if left == 0", "if left < 0"),
+    "a member that is counted after it has left": ("end_member", "count(before, -1)", "count(before, 0)"),
+    "a member that can become host after it has left": ("end_member", "redis.call('ZREM', seniority, session)", ""),
+    "a removed member that may come back": ("end_member", "redis.call('SADD', removed, member.principal)", ""),
+    "a member that removes others without being host": ("end_member", "= host ~= '' and", "= false and"),
+    "a host with an old epoch": ("set_room_field", "if epoch < member.epoch", "if false"),
+    "a member that transfers what it does not have": ("transfer_host", "member.role ~= 'host'", "false"),
+    "two hosts after a transfer": ("transfer_host", "set_role(session, 'speaker')\n", ""),
+    "a host that is ordered as a listener": ("transfer_host", "if before.role == 'listener' then", "if false then"),
+    "a speaker that was fenced": ("append_original", "if member and epoch <", "if false and epoch <"),
+    "a speaker that is not in the room": ("append_original", "if not member and kind ~= 'lost'", "if false"),
+    "a caption of a paused room": ("append_original", "'paused') == '1'", "'paused') == '2'"),
+    "a caption that is appended twice": ("append_original", "if row then", "if false then"),
+    "a gap in the numbers": ("append_original", "info, 'seq', 1)", "info, 'seq', 2)"),
+    "a deadline that is not added to now": ("append_original", "now + translate_timeout_ms", "translate_timeout_ms"),
+    "a translation into the spoken language": ("append_original", "if heard ~= lang then", "if heard then"),
+    "a plan for what was lost": ("append_original", "kind == 'original' and counted('h:') or {}", "counted('h:')"),
+    "a repeated plan of what is done": ("append_original", "if state.s == 'pending' then\n", "if state then\n"),
+    "a log shorter than its bound": ("append_original", "log) > max_entries", "log) >= max_entries"),
+    "a caption of an entry that is gone": ("append_original", "redis.call('HDEL', captions, caption)", ""),
+    "a pending language of an entry that is gone": ("append_original", ".langs) do\n", ".no or {}) do\n"),
+    "a recent caption that is gone": ("append_original", "then redis.call('LPOP', recent) end", "then end"),
+    "an append that is no activity": ("append_original", "    redis.call('HSET', info, 'active_ms', now)\n", ""),
+    "a plan with the number of the last one": ("plan_translation", ".n or 0) + 1", ".n or 1)"),
+    "a plan of what is translated": ("plan_translation", "state.s == 'done'", "state.s == 'no'"),
+    "a plan of what is pending": ("plan_translation", "'pending' then return", "'no' then return"),
+    "a planned language above the bound": ("plan_translation", ">= max_languages", "> max_languages"),
+    "a translation that is written twice": ("append_translation", "state.s ~= 'pending' or ", ""),
+    "a translation for an earlier plan": ("append_translation", " or state.n ~= n", ""),
+    "a translated language that stays pending": (
+        "append_translation",
+        "caption)\n    return seq",
+        "'')\n    return seq",
+    ),
+    "a failed translation that counts as done": ("append_translation", "and 'done' or 'untranslated'", "or 'done'"),
+    "a row that is written after it was trimmed": ("append_translation", "\nrenew()", "\nwrite(caption, row)\nrenew()"),
+    "a language that expires late": ("expire_pending", "'-inf', now,", "'-inf', now - 1,"),
+    "a next visit after the deadline": ("expire_pending", "first[2] and first[2] - now or left", "left"),
+    "a room that is over late": ("expire_pending", "left <= 0 and", "left < 0 and"),
+    "a persistent room that ends when it is empty": ("expire_pending", " and not persistent and", " and"),
+    "a close of a room that goes on": ("close_room", "if only_if_over == 1 and over() == ''", "if false"),
+    "a closed room with something pending": ("close_room", "recent, pending, removed)", "recent, removed)"),
+    "a closed room that lives too long": ("close_room", "redis.call('PEXPIRE', key, transcript_ms)", ""),
+}
+
+
+@pytest.mark.parametrize("redis_at", ["single"], indirect=True)
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_in_the_scripts_of_a_room_is_found(bench: Bench, bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, right, wrong = BUGS[bug]
+    monkeypatch.setattr(rooms_module, name.upper(), with_bug(f"rooms/{name}", right, wrong))
+    assert finds_a_difference(lambda: Conversation(bench))
