@@ -15,20 +15,19 @@ from dragoman.store.rooms.rooms import Closed, Refusal, RoomBounds, Rooms
 from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 from model.room_model import RoomModel
 
-BOUNDS = RoomBounds(max_members=3, max_languages=2, max_entries=6)
+BOUNDS = RoomBounds(max_members=3, max_languages=2, max_entries=5)
 REASON = "no_node"
 # Two sessions have one principal, and s1's principal creates the rooms.
 PRINCIPALS = {"s1": "p1", "s2": "p2", "s3": "p3", "s4": "p4", "s5": "p4"}
 SESSION = st.sampled_from(sorted(PRINCIPALS))
 INSTANCE = st.sampled_from(["a", "b", "c"])
-LANG = st.sampled_from(["en", "es", "fr"])
+LANG = st.sampled_from(["en", "es", "fr", "de"])
 HEARS = st.sampled_from(["en", "es", "fr", ""])
 ROLE = st.sampled_from([Role.SPEAKER, Role.SPEAKER, Role.LISTENER, Role.LISTENER, Role.HOST])
 CAPTION = st.sampled_from(["s1:u0", "s1:u1", "s2:tü|1", "s3:u0", "s3:u1"])
 EPOCH = st.sampled_from([0, 0, 0, 1, -1])  # as the difference from the stored one
-FLAGS = [("locked", True), ("locked", False), ("paused", True), ("paused", False), ("paused", False)]
-CHANGE = st.sampled_from([*FLAGS, ("settings", b'{"guests":true}')])
-PLACE = st.integers(0, 7)
+CHANGE = st.sampled_from([("locked", True), ("locked", False), ("paused", False), ("settings", b'{"guests":true}')])
+PLACE = st.integers(0, 13)
 STEP_MS = st.sampled_from([0, 1, 3999, 4000, 59_999, 60_000, 1_799_999, 1_800_000, BOUNDS.persistent_ms])
 CHANGES = st.fixed_dictionaries(
     {},
@@ -50,7 +49,14 @@ class Conversation(RuleBasedStateMachine):
         self.bench, self.now = bench, START_MS
         self.rooms = Rooms(bench.redis, bench.keys, BOUNDS, now=lambda: self.now)
 
-    @initialize(persistent=st.booleans(), locked=st.sampled_from([False, False, False, True]))
+    @initialize(
+        persistent=st.booleans(), locked=st.sampled_from([False, False, True]), joining=st.lists(HEARS, max_size=3)
+    )
+    def start(self, persistent: bool, locked: bool, joining: list[str]) -> None:
+        self.create(persistent, locked)
+        for session, hears in zip(sorted(PRINCIPALS), joining, strict=False):
+            self.join(session, "a", hears, False, Role.LISTENER if session == "s2" else Role.SPEAKER, 0)
+
     def create(self, persistent: bool, locked: bool) -> None:
         self.room = self.bench.fresh_name()
         said: dict[str, Any] = {"creator": "p1", "log_epoch": "e", "persistent": persistent, "locked": locked}
@@ -59,6 +65,10 @@ class Conversation(RuleBasedStateMachine):
         self.model = RoomModel(BOUNDS, "123456", active_ms=self.now, empty_since_ms=self.now, **said)
         again = self.rooms.create(self.room, "654321", tenant="t", settings=b"[]", **said)
         assert self.bench.do(again) is False
+
+    def someone(self, place: int) -> str:
+        """Mostly a member."""
+        return [*sorted(self.model.members) * 3, *sorted(PRINCIPALS)][place % (len(self.model.members) * 3 + 5)]
 
     def epoch(self, session: str, difference: int) -> int:
         member = self.model.members.get(session)
@@ -76,33 +86,35 @@ class Conversation(RuleBasedStateMachine):
         member = Member(session, instance, epoch, f"n {session}", "en", hears, principal, role=role, voice=voice)
         assert self.bench.do(self.rooms.join(self.room, member)) == self.model.join(member, self.now)
 
-    @rule(session=SESSION, difference=EPOCH, changes=CHANGES)
-    def update(self, session: str, difference: int, changes: dict[str, Any]) -> None:
+    @rule(place=PLACE, difference=EPOCH, changes=CHANGES)
+    def update(self, place: int, difference: int, changes: dict[str, Any]) -> None:
+        session = self.someone(place)
         epoch = self.epoch(session, difference)
         reply = self.bench.do(self.rooms.update(self.room, session, epoch, changes))
         assert reply == self.model.update(session, epoch, changes)
 
-    @rule(session=SESSION, difference=EPOCH)
-    def leave(self, session: str, difference: int) -> None:
+    @rule(place=PLACE, difference=EPOCH)
+    def leave(self, place: int, difference: int) -> None:
+        session = self.someone(place)
         epoch = self.epoch(session, difference)
         reply = self.bench.do(self.rooms.leave(self.room, session, epoch))
         assert reply == self.model.leave(session, epoch, self.now)
 
     def acting(self, place: int) -> str:
-        """Mostly a host, sometimes any other session."""
+        """Mostly a host."""
         hosts = [session for session, member in self.model.members.items() if member.role is Role.HOST]
-        return (hosts * 2 + sorted(PRINCIPALS))[place % (len(hosts) * 2 + 2)]
+        return hosts[0] if hosts and place % 4 else self.someone(place)
 
-    @rule(place=PLACE, other=SESSION, difference=EPOCH)
-    def remove(self, place: int, other: str, difference: int) -> None:
-        session = self.acting(place)
+    @rule(place=PLACE, target_place=PLACE, difference=EPOCH)
+    def remove(self, place: int, target_place: int, difference: int) -> None:
+        session, other = self.acting(place), self.someone(target_place)
         epoch = self.epoch(session, difference)
         reply = self.bench.do(self.rooms.remove(self.room, session, epoch, other))
         assert reply == self.model.remove(session, epoch, other, self.now)
 
-    @rule(place=PLACE, to=SESSION, difference=EPOCH)
-    def transfer(self, place: int, to: str, difference: int) -> None:
-        session = self.acting(place)
+    @rule(place=PLACE, to_place=PLACE, difference=EPOCH)
+    def transfer(self, place: int, to_place: int, difference: int) -> None:
+        session, to = self.acting(place), self.someone(to_place)
         epoch = self.epoch(session, difference)
         reply = self.bench.do(self.rooms.transfer(self.room, session, epoch, to))
         assert reply == self.model.transfer(session, epoch, to)
@@ -120,18 +132,26 @@ class Conversation(RuleBasedStateMachine):
 
     # -- the log ---------------------------------------------------------------------------------
 
-    @rule(caption=CAPTION, session=SESSION, difference=EPOCH, lang=LANG, lost=st.sampled_from([False, False, True]))
-    def original(self, caption: str, session: str, difference: int, lang: str, lost: bool) -> None:
+    @rule(caption=CAPTION, place=PLACE, difference=EPOCH, lang=LANG, lost=st.sampled_from([False, False, True]))
+    def original(self, caption: str, place: int, difference: int, lang: str, lost: bool) -> None:
+        session = self.someone(place)
         epoch, text, about = self.epoch(session, difference), f"said {self.now}", b'{"by":"\xc3\xbc"}'
         said: dict[str, Any] = {"lang": lang, "text": text, "about": about, "lost": lost}
         reply = self.bench.do(self.rooms.append_original(self.room, caption, session, epoch, **said))
         assert reply == self.model.original(caption, session, epoch, now=self.now, **said)
 
     @precondition(lambda self: self.model.members)
-    @rule(caption=CAPTION, place=PLACE, lang=LANG)
-    def original_of_a_member(self, caption: str, place: int, lang: str) -> None:
-        session = sorted(self.model.members)[place % len(self.model.members)]
-        self.original(caption, session, 0, lang, lost=False)
+    @rule(count=st.integers(1, 4), place=PLACE, lang=LANG)
+    def talk(self, count: int, place: int, lang: str) -> None:
+        """Captions that were never appended before."""
+        for _ in range(count):
+            self.original(f"s1:u{self.bench.fresh_name()}", place % len(self.model.members), 0, lang, lost=False)
+
+    @rule(place=PLACE, lang=LANG, lost=st.booleans())
+    def talk_while_paused(self, place: int, lang: str, lost: bool) -> None:
+        self.set_field(1, 0, ("paused", True))
+        self.original(f"s1:u{self.bench.fresh_name()}", place, 0, lang, lost)
+        self.set_field(1, 0, ("paused", False))
 
     @rule(caption=CAPTION, lang=LANG)
     def plan(self, caption: str, lang: str) -> None:
@@ -152,6 +172,19 @@ class Conversation(RuleBasedStateMachine):
     def visit(self) -> None:
         assert self.bench.do(self.rooms.expire_pending(self.room)) == self.model.visit(self.now)
 
+    @precondition(
+        lambda self: any(one.s != "pending" for row in self.model.captions.values() for one in row.langs.values())
+    )
+    @rule(place=PLACE)
+    def plan_again(self, place: int) -> None:
+        ended = [
+            (id, lang)
+            for id, row in self.model.captions.items()
+            for lang, one in row.langs.items()
+            if one.s != "pending"
+        ]
+        self.plan(*sorted(ended)[place % len(ended)])
+
     @precondition(lambda self: self.model.pending)
     @rule(early_ms=st.sampled_from([0, 0, 1]))
     def visit_at_the_first_deadline(self, early_ms: int) -> None:
@@ -167,7 +200,9 @@ class Conversation(RuleBasedStateMachine):
 
     # -- the end ---------------------------------------------------------------------------------
 
-    @rule(only_if_over=st.sampled_from([True, True, True, False]), wait=st.sampled_from([0, 59_999, 60_000, 1_800_000]))
+    @rule(
+        only_if_over=st.sampled_from([True, True, True, True, True, False]), wait=st.sampled_from([0, 59_999, 60_000])
+    )
     def close(self, only_if_over: bool, wait: int) -> None:
         self.now += wait
         reply = self.bench.do(self.rooms.close(self.room, "why", only_if_over=only_if_over))
@@ -182,10 +217,10 @@ class Conversation(RuleBasedStateMachine):
 
     def nothing_happens_in_a_closed_room(self) -> None:
         self.join("s1", "a", "en", True, Role.SPEAKER, 0)
-        self.update("s1", 0, {"voice": True})
-        self.leave("s1", 0)
-        self.remove(0, "s2", 0)
-        self.original("s9:u9", "s1", 0, "en", True)
+        self.update(0, 0, {"voice": True})
+        self.leave(0, 0)
+        self.remove(0, 1, 0)
+        self.original("s9:u9", 0, 0, "en", True)
         self.translate("s1:u0", "es", 1, "")
         self.plan("s1:u0", "es")
         self.visit()
@@ -302,7 +337,7 @@ BUGS = {
     "a repeated plan of what is done": ("append_original", "if state.s == 'pending' then\n", "if state then\n"),
     "a log shorter than its bound": ("append_original", "log) > max_entries", "log) >= max_entries"),
     "a caption of an entry that is gone": ("append_original", "redis.call('HDEL', captions, caption)", ""),
-    "a pending language of an entry that is gone": ("append_original", ".langs) do\n", ".no or {}) do\n"),
+    "a pending language of an entry that is gone": ("append_original", "caption)).langs)", "caption)).no or {})"),
     "a recent caption that is gone": ("append_original", "then redis.call('LPOP', recent) end", "then end"),
     "an append that is no activity": ("append_original", "    redis.call('HSET', info, 'active_ms', now)\n", ""),
     "a plan with the number of the last one": ("plan_translation", ".n or 0) + 1", ".n or 1)"),

@@ -565,7 +565,7 @@ class Keys:
         "TTL announced",
         "rooms/rooms",
         "rooms/rooms",
-        "rooms by the time of a visit that must not be left out, ms",
+        "rooms by the time until which something may be written that no visit has seen, ms",
     )
     session_room = KeyOf(
         "P:v1:sessions:{session:<id>}:room",

@@ -85,7 +85,13 @@ def test_entries_are_delivered_once_in_order_and_without_gaps(pushes: list[list[
 
 CONCERNS: dict[str, tuple[EntryKind, str, dict[str, object], bool]] = {
     "an original": (EntryKind.ORIGINAL, "fr", {"hears": "es"}, True),
-    "an original, without originals": (EntryKind.ORIGINAL, "fr", {"hears": "fr", "originals": False}, False),
+    "an original, without originals": (EntryKind.ORIGINAL, "fr", {"hears": "es", "originals": False}, False),
+    "an original in its language, without originals": (
+        EntryKind.ORIGINAL,
+        "fr",
+        {"hears": "fr", "originals": False},
+        True,
+    ),
     "a lost utterance": (EntryKind.LOST, "fr", {"hears": "es"}, True),
     "a lost utterance, without originals": (EntryKind.LOST, "fr", {"hears": "es", "originals": False}, False),
     "a translation into its language": (EntryKind.TRANSLATION, "es", {"hears": "es"}, True),

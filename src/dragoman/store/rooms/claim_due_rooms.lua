@@ -1,7 +1,7 @@
 -- Take the rooms whose visit is due. If the caller does not schedule them, others find them due when the claim ends.
 --
 -- KEYS  due        zset  rooms by their next visit, ms
---       announced  zset  rooms by the time at which they must be visited whatever is found before, ms
+--       announced  zset  rooms by the time until which something may be written that no visit has seen, ms
 -- ARGV  limit      int
 --       claim      int   ms
 --       now        now   '' = Redis TIME (only tests pass a number)

@@ -1,7 +1,7 @@
--- Delete a room from the index. A room that was announced stays until then: it may be created at this moment.
+-- Delete a room from the index. A room that was just announced stays: it may be created at this moment.
 --
 -- KEYS  due        zset  rooms by their next visit, ms
---       announced  zset  rooms by the time at which they must be visited whatever is found before, ms
+--       announced  zset  rooms by the time until which something may be written that no visit has seen, ms
 -- ARGV  room       str
 --       now        now   '' = Redis TIME (only tests pass a number)
 --

@@ -6,11 +6,14 @@ wanted. A session acts with the epoch of its last resume; a lower epoch than the
 
 The index of visits is in another slot, so it cannot change together with a room. It never loses a visit:
 
-- A room is announced before it is created and before a caption is appended. Only a claim at T or later deletes an
-  announcement for the time T, and a visit after an earlier claim schedules T at the latest. So some visit begins at T
-  or later. It finds what was appended before T, and schedules the deadline of what is pending.
+- A room is announced before it is created and before a caption is appended: it will be visited in time, and something
+  may be written until T, `translate_timeout_ms` later, that a visit before T does not see. Only a claim at T or later
+  deletes this; a visit after an earlier claim schedules the next one at T at the latest. So the first visit after the
+  append comes within `translate_timeout_ms`, and schedules the deadline of what it finds pending.
 - A visitor that dies costs the rest of its claim. One that was so slow that its claim has ended can only bring the next
   visit forward, because it may have read the room before the last caption.
+- If Redis loses the entry of a room (a failover may lose the last writes), the next caption announces the room again,
+  and so does an instance that announces the rooms of its members from time to time.
 
 So if a driver dies after an append, its planned languages end `translate_timeout_ms` after the append, plus the pause
 between two polls and, if the visitor dies too, one claim. If a driver stops for longer than `translate_timeout_ms`
@@ -417,14 +420,16 @@ class Rooms:
     # -- the index of visits ---------------------------------------------------------------------
 
     async def announce(self, room: str, after_ms: int) -> None:
-        """Before an append: the room is visited after this time, or before it and once more then."""
-        await self._index(ANNOUNCE_ROOM, room=room, after=after_ms, ttl=ANNOUNCED_TTL_MS)
+        """Before an append. The room is visited after this time at the latest, and not only before the append."""
+        guard = self.bounds.translate_timeout_ms
+        await self._index(ANNOUNCE_ROOM, room=room, after=after_ms, guard=guard, ttl=ANNOUNCED_TTL_MS)
 
     async def claim_due(self, limit: int, claim_ms: int) -> list[str]:
         """The rooms to visit now. Each must be scheduled or forgotten; if not, it is due again when the claim ends."""
         until, rooms = await self._index(CLAIM_DUE_ROOMS, limit=limit, claim=claim_ms)
         claimed = _texts(rooms)
-        self._claims |= dict.fromkeys(claimed, until)
+        lasting = {room: end for room, end in self._claims.items() if end > until - claim_ms}
+        self._claims = lasting | dict.fromkeys(claimed, until)
         return claimed
 
     async def schedule(self, room: str, after_ms: int) -> None:
@@ -432,7 +437,7 @@ class Rooms:
         await self._index(SCHEDULE_ROOM, room=room, after=after_ms, claimed=self._claims.pop(room, 0))
 
     async def forget_due(self, room: str) -> None:
-        """The room is closed or does not exist. One that was announced stays in the index until that time."""
+        """The room is closed or does not exist. One that was just announced stays in the index."""
         self._claims.pop(room, None)
         await self._index(FORGET_DUE_ROOM, room=room)
 

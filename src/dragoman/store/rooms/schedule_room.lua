@@ -1,7 +1,7 @@
 -- Set the next visit of a room after a visit. A visitor that has lost its claim can only bring it forward.
 --
 -- KEYS  due        zset  rooms by their next visit, ms
---       announced  zset  rooms by the time at which they must be visited whatever is found before, ms
+--       announced  zset  rooms by the time until which something may be written that no visit has seen, ms
 -- ARGV  room       str
 --       after      int   ms
 --       claimed    int   the end of the caller's claim in ms; 0 = none
