@@ -91,6 +91,7 @@ class RoomModel:
         return {
             session: self.numbers[session] + LISTENERS_AFTER * (member.role is Role.LISTENER)
             for session, member in self.members.items()
+            if not member.claimed
         }
 
     @property
@@ -117,7 +118,8 @@ class RoomModel:
             return Refusal.REMOVED
         if before is not None and member.epoch < before.epoch:
             return Refusal.STALE
-        if before is None and self.locked and member.principal != self.creator:
+        invited = member.principal == self.creator or (member.claimed and member.role is Role.HOST)
+        if before is None and self.locked and not invited:
             return Refusal.LOCKED
         if before is None and len(self.members) >= self.bounds.max_members:
             return Refusal.FULL
@@ -126,9 +128,10 @@ class RoomModel:
         if before is None:
             self.joins += 1
             self.numbers[member.session] = self.joins
-            after = replace(member, joined_ms=now, role=member.role if self.has_host else Role.HOST)
+            role = member.role if member.claimed or self.has_host else Role.HOST
+            after = replace(member, joined_ms=now, role=role)
         else:
-            after = replace(member, joined_ms=before.joined_ms, role=before.role)
+            after = replace(member, joined_ms=before.joined_ms, role=before.role, claimed=before.claimed)
         self.members[member.session] = after
         self.active_ms, self.empty_since_ms = now, None
         version, first = self.changed(), self.log[0].seq if self.log else self.seq + 1
@@ -168,7 +171,7 @@ class RoomModel:
 
     def end(self, session: str, now: int) -> Left:
         member, host = self.members.pop(session), ""
-        if self.members and not self.has_host:
+        if self.seniority and not self.has_host:
             host = min(self.seniority, key=self.seniority.__getitem__)
             self.members[host] = replace(self.members[host], role=Role.HOST)
         if not self.members:

@@ -26,7 +26,8 @@ HEARS = st.sampled_from(["en", "es", "fr", ""])
 ROLE = st.sampled_from([Role.SPEAKER, Role.SPEAKER, Role.LISTENER, Role.LISTENER, Role.HOST])
 CAPTION = st.sampled_from(["s1:u0", "s1:u1", "s2:tü|1", "s3:u0", "s3:u1"])
 EPOCH = st.sampled_from([0, 0, 0, 1, -1])  # as the difference from the stored one
-CHANGE = st.sampled_from([("locked", True), ("locked", False), ("paused", False), ("settings", b'{"guests":true}')])
+FLAGS = [("locked", True), ("locked", False), ("paused", False), ("persistent", True), ("persistent", False)]
+CHANGE = st.sampled_from([*FLAGS, ("settings", b'{"guests":true}')])
 PLACE = st.integers(0, 13)
 STEP_MS = st.sampled_from([0, 1, 3999, 4000, 59_999, 60_000, 1_799_999, 1_800_000, BOUNDS.persistent_ms])
 CHANGES = st.fixed_dictionaries(
@@ -80,10 +81,21 @@ class Conversation(RuleBasedStateMachine):
 
     # -- members ---------------------------------------------------------------------------------
 
-    @rule(session=SESSION, instance=INSTANCE, hears=HEARS, voice=st.booleans(), role=ROLE, difference=EPOCH)
-    def join(self, session: str, instance: str, hears: str, voice: bool, role: Role, difference: int) -> None:
+    @rule(
+        session=SESSION,
+        instance=INSTANCE,
+        hears=HEARS,
+        voice=st.booleans(),
+        role=ROLE,
+        difference=EPOCH,
+        claimed=st.sampled_from([False, False, False, True]),
+    )
+    def join(
+        self, session: str, instance: str, hears: str, voice: bool, role: Role, difference: int, claimed: bool = False
+    ) -> None:
         epoch, principal = self.epoch(session, difference), PRINCIPALS[session]
-        member = Member(session, instance, epoch, f"n {session}", "en", hears, principal, role=role, voice=voice)
+        said: dict[str, Any] = {"role": role, "voice": voice, "claimed": claimed}
+        member = Member(session, instance, epoch, f"n {session}", "en", hears, principal, **said)
         assert self.bench.do(self.rooms.join(self.room, member)) == self.model.join(member, self.now)
 
     @rule(place=PLACE, difference=EPOCH, changes=CHANGES)
@@ -298,10 +310,10 @@ BUGS = {
     "a new room without a life": ("create_room", "redis.call('PEXPIRE', info, ttl)\n", ""),
     "a member above the bound": ("join_room", ">= max_members", "> max_members"),
     "a lock without effect": ("join_room", "if room[1] == '1' and", "if room[1] == '2' and"),
-    "a lock that keeps the creator out": ("join_room", " and room[2] ~= after.principal", ""),
+    "a lock that keeps the creator out": ("join_room", "room[2] == after.principal or", ""),
     "a removed principal that joins": ("join_room", "after.principal) == 1", "after.principal) == 2"),
     "a join with an old epoch": ("join_room", "if after.epoch < before.epoch", "if false"),
-    "a role that is lost by joining again": ("join_room", "before.role, before.joined_ms", "nil, before.joined_ms"),
+    "a role that is lost by joining again": ("join_room", "= before.role,", "= nil,"),
     "a joined room that stays empty": ("join_room", "'empty_since_ms', '', ", ""),
     "a join that is no activity": ("join_room", "'empty_since_ms', '', 'active_ms', now", "'empty_since_ms', ''"),
     "a second host by joining": ("join_room", "'r:host') == 0", "'r:host') >= 0"),
@@ -324,8 +336,12 @@ BUGS = {
     "a member that removes others without being host": ("end_member", "= host ~= '' and", "= false and"),
     "a host with an old epoch": ("set_room_field", "if epoch < member.epoch", "if false"),
     "a member that transfers what it does not have": ("transfer_host", "member.role ~= 'host'", "false"),
+    "a life that does not follow the settings": ("set_room_field", "persistent = value == '1'", ""),
+    "a claimed role that is given up": ("join_room", "before.role, before.claimed,", "before.role, nil,"),
+    "a claimed role that becomes host": ("join_room", "if not after.claimed then", "if true then"),
+    "a claimed listener that becomes the next host": ("transfer_host", " and not before.claimed then", " then"),
     "two hosts after a transfer": ("transfer_host", "set_role(session, 'speaker')\n", ""),
-    "a host that is ordered as a listener": ("transfer_host", "if before.role == 'listener' then", "if false then"),
+    "a host that is ordered as a listener": ("transfer_host", "if before.role == 'listener' and", "if false and"),
     "a speaker that was fenced": ("append_original", "if member and epoch <", "if false and epoch <"),
     "a speaker that is not in the room": ("append_original", "if not member and kind ~= 'lost'", "if false"),
     "a caption of a paused room": ("append_original", "'paused') == '1'", "'paused') == '2'"),

@@ -219,7 +219,7 @@ async def test_a_code_leads_to_one_room_until_it_is_released(rooms: Rooms) -> No
 
 
 async def test_a_created_room_is_in_the_index_until_it_is_forgotten(redis: Redis, keys: Keys) -> None:
-    rooms = Rooms(redis, keys, RoomBounds(empty_grace_ms=1))
+    rooms = Rooms(redis, keys, RoomBounds(empty_grace_ms=1, translate_timeout_ms=1))
     await create(rooms)
     assert await rooms.open_rooms(0, 10) == [ROOM]
     claimed: list[str] = []

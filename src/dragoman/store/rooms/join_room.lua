@@ -13,7 +13,7 @@ local after, before = cjson.decode(member), read(session)
 if redis.call('SISMEMBER', removed, after.principal) == 1 then return 'REMOVED' end
 if before then
     if after.epoch < before.epoch then return 'STALE' end
-    after.role, after.joined_ms = before.role, before.joined_ms
+    after.role, after.claimed, after.joined_ms = before.role, before.claimed, before.joined_ms
 else
     local room = redis.call('HMGET', info, 'locked', 'creator')
     local invited = room[2] == after.principal or (after.claimed and after.role == 'host')

@@ -34,11 +34,12 @@ local function counted(prefix)
     return names
 end
 
--- Give every key its life, new ones too. Not at every call, because each renewal goes to the replicas and to the disk.
+-- Give every key its life, new ones too. Not at every call, because each change goes to the replicas and to the disk.
 local function renew()
     local ttl = persistent and persistent_ms or idle_ms + transcript_ms
     for _, key in ipairs({info, members, seniority, counts, log, captions, recent, pending, removed}) do
-        if redis.call('PTTL', key) < 0.9 * ttl then redis.call('PEXPIRE', key, ttl) end
+        local left = redis.call('PTTL', key)
+        if left < 0.9 * ttl or left > ttl then redis.call('PEXPIRE', key, ttl) end
     end
 end
 
