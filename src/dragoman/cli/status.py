@@ -161,7 +161,7 @@ def _languages(node: dict[str, Any]) -> str:
         return _speech(node)
     heard, written = {"auto", *languages["asr"]}, languages["semantic"]
     if all(source in heard and target in written for source, target in pairs):
-        return f"{_speech(node)}, text jobs"
+        return f"{_speech(node)}, text"
     text = f"text {_few([f'{source}→{target}' for source, target in pairs])}"
     return f"{_speech(node)}; {text}" if languages["asr"] else text
 

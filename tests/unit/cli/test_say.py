@@ -334,7 +334,7 @@ def test_status_shows_languages_a_node_cannot_synthesise(tts: list[str], ready: 
 @pytest.mark.parametrize(
     ("asr", "pairs", "shown"),
     [
-        (["en"], [["en", "es"], ["auto", "es"]], "en → es, text jobs asr"),
+        (["en"], [["en", "es"], ["auto", "es"]], "en → es, text asr"),
         (["en"], [["es", "en"]], "en → es; text es→en asr"),
         ([], [["en", "es"], ["es", "en"]], "0/4 text en→es es→en asr"),
     ],
