@@ -1,6 +1,7 @@
 """`dragoman demo`, which `make run` starts: a server and its nodes, and one Ctrl-C for all of it."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -72,3 +73,17 @@ def _command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""  # it has ended, or this system has no such files
+
+
+def test_demo_has_a_room_and_the_next_run_finds_it_again(tmp_path: Path) -> None:
+    rooms = []
+    for env in ({}, {"DRAGOMAN_SECURITY__SECRET": SECRET}):
+        with serve(tmp_path, "--engine", "sim", command="demo", env=env) as demo:
+            demo.until("Ctrl-C ends everything.")
+            found = re.search(r"^  room      http://(\S+)/room/(\S+)   \(code (\d{6})\)$", demo.out, re.M)
+            assert found is not None, demo.out
+            assert found[1] == demo.base
+            assert demo.get(f"/room/{found[2]}")[0] == 200
+            rooms.append((found[2], found[3]))
+            assert demo.end() == 0
+    assert rooms[0] == rooms[1]
