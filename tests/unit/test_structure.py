@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import dragoman
 
 ROOT = Path(dragoman.__file__).parent
@@ -89,6 +91,26 @@ def foreign_assignments(tree: ast.Module) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def f(self): self.a = 1", []),
+        ("def f(self): self.part.a = 1", ["self.part.a"]),
+        ("def f(other): other.a, b = 1, 2", ["other.a"]),
+        ("def f(other): other.a += 1", ["other.a"]),
+        ("def f(other): del other.a", ["other.a"]),
+        ("def f(self): self._counters.a += 1", []),
+        ("def f(self): self._counters.a = 1", ["self._counters.a"]),
+        ("def f():\n made = Thing()\n made.a = 1", []),
+        ("def f():\n found = find()\n found.a = 1", ["found.a"]),
+        ("@dataclass\nclass Record:\n a: int\ndef f(record): record.a = 1", []),
+        ("class Record:\n a: int\ndef f(record): record.a = 1", ["record.a"]),
+    ],
+)
+def test_the_check_finds_assignments_from_outside(source: str, found: list[str]) -> None:
+    assert foreign_assignments(ast.parse(source)) == found
+
+
 def test_no_attribute_is_set_from_outside() -> None:
     found = [f"{name}: {each}" for name, tree in checked().items() for each in foreign_assignments(tree)]
     assert found == [], "give it to the constructor, or call a method"
@@ -141,6 +163,11 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
         if name not in index:
             visit(name)
     return sorted(found)
+
+
+def test_the_check_finds_cycles() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str](), "e": {"a", "e"}}
+    assert cycles(graph) == [["b", "c"]]
 
 
 def test_no_modules_import_each_other() -> None:
