@@ -16,9 +16,9 @@ PASSWORD, INVITE, WARNING = '[data-part="password"]', '[data-part="invite"]', '[
 LONG = "long enough for anybody"
 
 
-async def reachable(harness: BrowserHarness, registration: str) -> InstanceProcess:
+async def reachable(harness: BrowserHarness, registration: str, **more: object) -> InstanceProcess:
     """An instance as it is where others can reach it: it has a secret."""
-    flags = {"security__secret": SECRET, "chat__registration": registration}
+    flags = {"security__secret": SECRET, "chat__registration": registration, **more}
     name = f"{registration}-{uuid4().hex[:6]}"
     return await harness.cluster.instance(scheduler__phase2__instance_id=name, **flags)
 

@@ -1,10 +1,13 @@
 """The page of a room: people who share no language read each other, whatever dies meanwhile."""
 
+import asyncio
 import hashlib
 import re
 from typing import Any
+from uuid import uuid4
 
 from browser.harness import CUT, BrowserHarness, Windows
+from browser.test_accounts import LONG, enter, opened, reachable
 from dragoman.embedded.engine import free_port
 from dragoman.tools.processes import InstanceProcess
 from support.waiting import wait_until
@@ -237,6 +240,28 @@ async def test_somebody_who_leaves_is_gone_from_the_list_and_may_come_back(
     await bo.click('[data-part="retry"]')
     await bo.click('[data-part="enter"]')
     await wait_until(lambda: _is(ann.locator(".person"), 2))
+
+
+async def test_guest_joins_by_the_link_and_gets_the_transcript_where_a_secret_is_set(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    instance = await reachable(harness, "open", security__chat_tokens_for_speech=True)
+    ann = await opened(windows, instance, f"ann-{uuid4().hex[:6]}", [])
+    await enter(ann, LONG)
+    await ann.wait_for_selector('.pane[data-state="online"]')
+    await ann.click('[data-part="rooms-start"]')
+    await introduce(ann, "Ann", "en")
+    await ann.wait_for_selector('[data-part="host"]:not([hidden])', state="attached")
+    bo = await joined(windows, ann.url, "Bo", "en")
+    await write(bo, "from a guest")
+    await ann.wait_for_selector(caption("from a guest", "original"))
+    async with bo.expect_download() as download:
+        await bo.click('[data-part="transcript-txt"]')
+    saved = await (await download.value).path()
+    assert "Bo: from a guest" in await asyncio.to_thread(saved.read_text, "utf-8")
+    stranger = await windows.open(room_url(instance))
+    await introduce(stranger, "Cy", "en")
+    await stranger.wait_for_selector(f"{END} >> text=This service needs a login or an invitation.")
 
 
 async def test_page_fits_on_a_phone_and_every_control_has_a_name_in_both_languages(

@@ -96,7 +96,7 @@ async function change() {
 /** The room in the address of this page. */
 function place() {
   const [, , id] = location.pathname.split("/"), code = new URLSearchParams(location.search).get("code");
-  return id ? { id: decodeURIComponent(id) } : code ? { code } : {};
+  return id ? { id } : code ? { code } : {};
 }
 
 function enter() {

@@ -40,7 +40,7 @@ export const ROOM_EN = {
   "room.link": "Link to this conversation",
   "room.copy": "Copy the link",
   "room.copied": "Copied.",
-  "room.code": "Code:",
+  "room.code": "Code",
   "room.qr": "QR code of the link",
   "room.people": "People ({count})",
   "room.people.more": "and {count} more",

@@ -40,7 +40,7 @@ export const ROOM_ZH = {
   "room.link": "本次交谈的链接",
   "room.copy": "复制链接",
   "room.copied": "已复制。",
-  "room.code": "代码：",
+  "room.code": "代码",
   "room.qr": "链接的二维码",
   "room.people": "成员（{count}）",
   "room.people.more": "另有 {count} 人",
