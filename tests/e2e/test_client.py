@@ -151,7 +151,7 @@ async def test_client_gets_an_error_for_a_pair_that_no_node_serves(here: Instanc
 
 async def test_a_token_is_needed_where_a_secret_is_set(redis_server: RedisAt, tmp_path: Path) -> None:
     secret = "an open secret of thirty-two bytes"
-    claims = {"iss": "dragoman", "exp": int(time.time()) + 600, "typ": "client", "sub": "alice"}
+    claims = {"iss": "dragoman", "exp": int(time.time()) + 86_400, "typ": "client", "sub": "alice"}
     async with running(redis_server, tmp_path) as cluster:
         here = await cluster.instance(security__secret=secret)
         with pytest.raises(SessionError, match="a token is needed") as refused:

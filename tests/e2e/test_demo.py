@@ -58,7 +58,7 @@ def test_demo_starts_as_many_instances_as_workers_are_asked_for_and_speech_is_tr
 
 def test_demo_gives_its_nodes_a_token_when_a_secret_is_set(tmp_path: Path) -> None:
     with serve(tmp_path, "--engine", "sim", command="demo", env={"DRAGOMAN_SECURITY__SECRET": SECRET}) as demo:
-        claims = {"iss": "dragoman", "exp": time.time() + 600, "typ": "operator", "sub": "o"}
+        claims = {"iss": "dragoman", "exp": time.time() + 86_400, "typ": "operator", "sub": "o"}
         operator = f"Bearer {jwt.encode(claims, SECRET)}"
         demo.until("Ctrl-C ends everything.")
         wait_for(lambda: nodes(demo, Authorization=operator), "the node")

@@ -41,7 +41,7 @@ SECRET, PASSWORD = SECRETS["DRAGOMAN_SECURITY__SECRET"], "r" * 64
 
 
 def token(kind: str, subject: str) -> str:
-    claims = {"iss": "dragoman", "typ": kind, "sub": subject, "exp": int(time.time()) + 600}
+    claims = {"iss": "dragoman", "typ": kind, "sub": subject, "exp": int(time.time()) + 86_400}
     return jwt.encode(claims, SECRET, "HS256")
 
 

@@ -46,7 +46,7 @@ def credential(typ: str, sub: str, **claims: object) -> str:
 
 def access(uid: int) -> str:
     now = int(time.time())
-    claims = {"iss": "mini-im", "iat": now, "exp": now + 600, "uid": uid, "typ": "access", "sv": 0}
+    claims = {"iss": "mini-im", "iat": now, "exp": now + 86_400, "uid": uid, "typ": "access", "sv": 0}
     return jwt.encode(claims, SECRET, algorithm="HS256")
 
 

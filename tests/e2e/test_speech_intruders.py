@@ -37,7 +37,7 @@ scenario = scenario_on_harness(with_healthy_client)
 
 
 def unsigned(typ: str) -> str:
-    told = {"iss": "dragoman", "exp": int(time.time()) + 600, "typ": typ, "sub": "ann"}
+    told = {"iss": "dragoman", "exp": int(time.time()) + 86_400, "typ": typ, "sub": "ann"}
     return jwt.encode(told, None, algorithm="none")
 
 

@@ -259,7 +259,7 @@ PACE_S = 0.02  # between utterances of the healthy session: well within what a c
 
 
 def token(typ: str = "client", sub: str = "ann", *, secret: str = SECRET, **claims: object) -> str:
-    told = {"iss": "dragoman", "exp": int(time.time()) + 600, "typ": typ, "sub": sub, **claims}
+    told = {"iss": "dragoman", "exp": int(time.time()) + 86_400, "typ": typ, "sub": sub, **claims}
     return jwt.encode({k: v for k, v in told.items() if v is not None}, secret, algorithm="HS256")
 
 

@@ -24,7 +24,7 @@ harness = module_chat_harness(SAVE_FIRST, instances=2)
 
 def claims(uid: int, /, **changed: object) -> dict[str, object]:
     now = int(time.time())
-    usual: dict[str, object] = {"iss": "mini-im", "iat": now, "exp": now + 600, "uid": uid, "typ": "access", "sv": 0}
+    usual: dict[str, object] = {"iss": "mini-im", "iat": now, "exp": now + 86_400, "uid": uid, "typ": "access", "sv": 0}
     return {name: value for name, value in (usual | changed).items() if value is not None}
 
 
