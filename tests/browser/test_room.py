@@ -25,6 +25,47 @@ SQUARES = """async (text) => {
   const { squares } = await import("/room/qr.js");
   return squares(text)?.map((row) => row.map(Number).join("")).join("\\n") ?? "";
 }"""
+# What a list of captions shows: state, text and note of each.
+SHOWN = """async () => {
+  const { Captions } = await import("/room/captions.js"), made = () => document.createElement("div");
+  const list = made(), captions = new Captions({ list, hint: made(), live: made(), newer: made() }, () => "en", {});
+  const speaker = { session_id: "s", name: "Ann" }, about = { speaker, started_at_ms: 0 };
+  captions.entry({ type: "caption_lost", caption_id: "a", speaker, reason: "JOB_TIMEOUT" }, true, false);
+  captions.entry({ type: "caption", caption_id: "b", lang: "he", text: "שלום", ...about }, true, false);
+  const none = { type: "caption_translation", caption_id: "b", lang: "en", text: "שלום", untranslated: "timeout" };
+  captions.entry(none, true);
+  captions.note("room.missed");
+  const text = (item, name) => item.querySelector(name)?.textContent ?? null;
+  return [...list.children].map((item) => [
+    item.dataset.state ?? null, text(item, ".large"), text(item, ".note") ?? item.textContent,
+  ]);
+}"""
+# A membership of which the test says what the server sends: what it sends itself, and what the page is given.
+RESUMED = """async () => {
+  const { Membership } = await import("/room/membership.js"), sent = [], given = [];
+  const note = (name) => (message, ...more) => given.push([name, message.caption_id ?? message.complete, ...more]);
+  const over = (why) => given.push(["over", why]);
+  const on = { state() {}, members() {}, joined: note("joined"), entry: note("entry"), over };
+  const member = new Membership({ id: "r" }, { name: "Ann", lang: "en" }, on), { session } = member;
+  session.tell = (message) => sent.push(message);
+  const last = () => sent.at(-1);
+  const joined = { type: "room_joined", room_id: "r", room_code: "1", you: "s", role: "host", room_seq: 4 };
+  member.connection("open");
+  const first = last();
+  member.receive({ ...joined, log_epoch: "e", complete: true });
+  member.receive({ type: "room_ok", request_id: first.request_id });
+  member.write("m1", "written").catch(({ code }) => given.push(["refused", code]));
+  member.receive({ type: "caption_lost", caption_id: "s:u1", room_seq: 5, speaker: {}, reason: "JOB_TIMEOUT" });
+  member.connection("reconnecting");
+  member.connection("open");
+  const again = last();
+  member.receive({ ...joined, log_epoch: "f", complete: false });
+  member.receive({ type: "room_ok", request_id: again.request_id });
+  const resent = last();
+  member.receive({ type: "room_expired", reason: "idle" });
+  await new Promise((resolve) => setTimeout(resolve)); // until the refusal of what was written is known
+  return { first, again, resent, given };
+}"""
 # By python-qrcode, for the same text, version, level and mask: the first digits of the SHA-256 of the same lines.
 BY_ANOTHER_PROGRAM = {
     "http://127.0.0.1:5010/room/4b0a6f2e-9c1d-4a53-8a9e-0d6d4c1f7b21": "3fdcce1f7a02c909",
@@ -287,6 +328,32 @@ async def test_page_fits_on_a_phone_and_every_control_has_a_name_in_both_languag
     await page.focus(BODY)
     await page.keyboard.press("Tab")
     assert await page.evaluate("document.activeElement.dataset.part") == "send"
+
+
+async def test_membership_names_the_log_and_its_last_number_and_repeats_what_has_no_answer(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    page = await windows.open(room_url(harness.first))
+    seen = await page.evaluate(RESUMED)
+    assert {"log_epoch", "last_room_seq"}.isdisjoint(seen["first"])
+    assert (seen["again"]["log_epoch"], seen["again"]["last_room_seq"]) == ("e", 5)
+    assert (seen["resent"]["type"], seen["resent"]["client_msg_id"]) == ("room_text", "m1")
+    assert seen["given"] == [
+        ["joined", True, False],
+        ["entry", "s:u1", True],
+        ["joined", False, True],
+        ["over", "idle"],
+        ["refused", "SESSION_CLOSED"],
+    ]
+
+
+async def test_lost_captions_and_gaps_are_shown(harness: BrowserHarness, windows: Windows) -> None:
+    page = await windows.open(room_url(harness.first))
+    assert await page.evaluate(SHOWN) == [
+        ["lost", "", "Something was said here that could not be recognised (JOB_TIMEOUT)."],
+        ["untranslated", "שלום", "Not translated: it took too long."],
+        [None, None, "Something was said here that is no longer stored."],
+    ]
 
 
 async def test_qr_code_is_the_one_that_another_program_makes(harness: BrowserHarness, windows: Windows) -> None:
