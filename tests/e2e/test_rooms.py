@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from dragoman.client import Room, RoomRefused
-from dragoman.domain.rooms import EntryKind
+from dragoman.domain.rooms import About, EntryKind
 from support.raw_node import silent
 from support.redis_servers import CLUSTER, FIXTURE_OF, KeyInspector
 from support.rooms import Gathering, gathering, translation, translator
@@ -106,6 +107,22 @@ async def test_untranslated_caption_is_translated_when_a_member_asks_again(harne
         await translator(scenario, [en, es], B)
         await berta.room.translate(missing)
         await berta.shows(translation(es, "later"))
+
+
+async def test_caption_that_a_member_asks_for_before_it_was_delivered_arrives_once_and_in_order(
+    harness: Harness,
+) -> None:
+    """Another instance appends, and its push is lost: the member's instance reads the log a moment later."""
+    en, es = languages(2)
+    async with room(harness) as (_, met):
+        ann, berta = await met.join(en, A), await met.join(es, A)
+        session, caption = ann.room.session_id, f"{ann.room.session_id}:t1"
+        epoch = next(one.epoch for one in await met.store.members(met.id) if one.session == session)
+        about = msgspec.json.encode(About(session, "Ann", "text", 0))
+        await met.store.append_original(met.id, caption, session, epoch, lang=en, text="hello", about=about)
+        await met.store.append_translation(met.id, caption, es, 1, translation(es, "hello"))
+        await berta.room.translate(caption)
+        await met.check(1)
 
 
 async def test_late_joiner_reads_what_was_said_before(harness: Harness) -> None:

@@ -179,8 +179,9 @@ class RoomCommands:
             if original is not None:
                 vocabulary = settings_of(room.info).vocabulary
                 self._captions.translate(room.id, original, found, vocabulary, room.info.tenant)
-        elif isinstance(found, Done):
-            # The asker alone gets the entry again, outside its cursor.
+        elif isinstance(found, Done) and found.seq <= room.delivery.delivered:
+            # The asker alone gets the entry again, outside its cursor. One that was not delivered here yet follows in
+            # its turn: sent now, it would move the client's cursor past the entries before it.
             entries = await self._store.read(room.id, found.seq - 1, 1)
             room.send(member, entries)
 
