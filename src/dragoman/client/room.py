@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from ssl import SSLContext
 from types import TracebackType
@@ -99,6 +99,7 @@ class Room:
     - `originals`: also get sentences in the language in which they were said.
     - `from_start`: get everything that was said before; otherwise the last captions.
     - `settings`: of a new room.
+    - `on_message`: called with every message of the room as it arrives, before it is handled.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Room:
         token: str | None = None,
         timing: Timing | None = None,
         ssl: SSLContext | None = None,
+        on_message: Callable[[RoomMessage], None] | None = None,
     ) -> None:
         hears = hears or speaks
         self.id, self.code, self.role, self.members = room, code, "", list[RoomMember]()
@@ -133,8 +135,12 @@ class Room:
             url, src=speaks, tgt=hears, token=token, timing=timing, ssl=ssl, on_lost="new", utterance_end=False
         )
         self._timing = timing or Timing()
+        self._on_message = on_message
         self._captions = _Captions()
         self._known: OrderedDict[str, RoomCaption] = OrderedDict()
+        # The connections on which joining was asked for, and answered. Any other request waits for the answer.
+        self._greeted: ClientWebSocket | None = None
+        self._entered: ClientWebSocket | None = None
         self._asked: dict[str, tuple[RoomRequest, asyncio.Future[None]]] = {}
         self._reading: asyncio.Task[None] | None = None
 
@@ -171,6 +177,7 @@ class Room:
         """Open a session and join. Raises RoomRefused, Unreachable and SessionError."""
         await self._session.open()
         self._reading = asyncio.get_running_loop().create_task(self._read(), name="dragoman-room")
+        self._greeted = self._session.socket
         try:
             await self._ask(self._hello())
         except BaseException:
@@ -259,7 +266,7 @@ class Room:
         await self._ask(RoomClose())
 
     async def _ask(self, request: RoomRequest, timeout_s: float | None = None) -> None:
-        """Send a request and wait for its answer. After a resume it is sent again."""
+        """Send a request, once this member has joined, and wait for its answer. After a resume it is sent again."""
         if self._captions.has_ended:
             raise RoomRefused("SESSION_CLOSED", "the room is over, or was left")
         request.request_id = _new_id()
@@ -267,12 +274,18 @@ class Room:
         self._asked[request.request_id] = request, answer
         try:
             async with asyncio.timeout(timeout_s or self._timing.reconnect_s):
-                await self._session.send_message(request)
+                if isinstance(request, RoomCreate | RoomJoin) or self._is_in:
+                    await self._session.send_message(request)
                 await answer
         except TimeoutError:
             raise SessionError("UNREACHABLE", "the server has not answered") from None
         finally:
             self._asked.pop(request.request_id, None)
+
+    @property
+    def _is_in(self) -> bool:
+        """Whether this member has joined on the present connection."""
+        return self._entered is not None and self._entered is self._session.socket
 
     # ------------------------------------------------------------ receiving
 
@@ -290,6 +303,8 @@ class Room:
                 match event:
                     case InRoom(message):
                         self._receive(message)
+                        if isinstance(message, RoomJoined):
+                            await self._ask_again()
                     case Resumed() | Renewed():
                         await self._join_again()
         except SessionError as error:
@@ -298,12 +313,22 @@ class Room:
             self._end(None)
 
     async def _join_again(self) -> None:
-        """Before anything else: the server sends nothing of the room until then."""
-        asked = [request for request, _ in self._asked.values()]
-        if self._joined_before and not any(isinstance(request, RoomJoin) for request in asked):
-            await self._session.send_message(self._hello())
-        for request in asked:
-            await self._session.send_message(request)
+        """Before anything else, and once on a connection: the server sends the log from the cursor each time."""
+        await self._session.connected()
+        if self._session.socket is self._greeted:
+            return
+        self._greeted = self._session.socket
+        asked = (request for request, _ in self._asked.values() if isinstance(request, RoomCreate | RoomJoin))
+        hello = next(asked, self._hello() if self._joined_before else None)
+        if hello is not None:
+            await self._session.send_message(hello)
+
+    async def _ask_again(self) -> None:
+        """What was asked for while there was no connection, or was not answered on the last one."""
+        if not self._is_in:
+            self._entered = self._greeted
+            for request in [one for one, _ in self._asked.values() if not isinstance(one, RoomCreate | RoomJoin)]:
+                await self._session.send_message(request)
 
     def _end(self, error: Exception | None) -> None:
         self._captions.end(error)
@@ -316,6 +341,8 @@ class Room:
                 answer.set_exception(error or RoomRefused("SESSION_CLOSED", "the room is over, or was left"))
 
     def _receive(self, message: RoomMessage) -> None:
+        if self._on_message is not None:
+            self._on_message(message)
         match message:
             case Caption() | CaptionTranslation() | CaptionLost():
                 self._receive_entry(message)
@@ -351,6 +378,9 @@ class Room:
                 asked[1].set_exception(error)
         elif message.code in ("ROOM_NOT_FOUND", "REMOVED"):
             self._end(error)  # the answer to joining again
+        elif message.code == "SCHEDULER_DEPENDENCY_DOWN" and not self._is_in and self.socket is not None:
+            log.info("not joined again yet: %s", error)
+            self.socket.abort()  # the next connection tries again
         else:
             log.warning("%s", error)
 

@@ -267,10 +267,14 @@ class Session:
             await self.send(chunk)
         await self.cut()
 
+    async def connected(self) -> None:
+        """Return when the session is connected, or over."""
+        await self._connection.ready.wait()
+
     async def send_message(self, message: Message) -> None:
         """Send a message of the protocol that has no method of its own, as soon as the session is connected. If the
         connection is lost at the same moment, so is the message."""
-        await self._connection.ready.wait()
+        await self.connected()
         self._connection.send(message)
 
     def tts_started(self, result: Result) -> None:
