@@ -1,29 +1,32 @@
 """The verdict over one phase: ledgers, recordings and facts in, every broken promise out, as sentences. Pure.
 
-Each promise is one function, here for the stores at rest and for nodes, in `chat_ledger` and `check_speech` for the
-others. What Redis may lose by its durability class is counted apart, never ignored.
+Each promise is one function, here for the stores at rest and for nodes, in `chat_ledger`, `check_speech` and
+`room_ledger` for the others. What Redis may lose by its durability class is counted apart, never ignored.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dragoman.tools.verify.chat_ledger import ChatLedger, Entry
 from dragoman.tools.verify.check_speech import Ends, SessionCheck
 from dragoman.tools.verify.facts import Facts, Finding, JobFact, Rules, Tolerated
 from dragoman.tools.verify.recordings import Assignment, Attempt, Kind, NodeEvent, Recordings, assignments, max_jobs
+from dragoman.tools.verify.room_ledger import RoomFact, RoomLedger
 from dragoman.tools.verify.speech_ledger import SpeechLedger
 
-LOST = frozenset({"lost", "false saved", "not notified", "undelivered", "unanswered"})
-DOUBLED = frozenset({"duplicated", "duplicate", "settled twice", "sent again", "started twice", "saved twice"})
+LOST = frozenset({"lost", "false saved", "not notified", "undelivered", "unanswered", "no end"})
+DOUBLED = frozenset(
+    {"duplicated", "duplicate", "settled twice", "sent again", "started twice", "saved twice", "two ends"}
+)
 OUT_OF_ORDER = frozenset({"reorder", "held back", "accepted after saved", "ts went back"})
 LATE = frozenset({"late"})
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`promised`: messages accepted, or saved if that is their only confirmation, and utterances cut; `kept`: those of
-    them that ended as promised."""
+    """`promised`: messages accepted, or saved if that is their only confirmation, utterances cut, and captions of rooms
+    confirmed; `kept`: those of them that ended as promised."""
 
     promised: int
     kept: int
@@ -49,6 +52,7 @@ def judge(
     *,
     before: Facts | None = None,
     rules: Rules | None = None,
+    rooms: RoomLedger | None = None,
 ) -> Verdict:
     """`before`: the stores at rest before this part began; without it, they are taken to have been in order."""
     tolerated, before, rules = tolerated or Tolerated(), before or Facts(), rules or Rules()
@@ -66,9 +70,18 @@ def judge(
         found += check.findings()
     found += node_findings(recordings, jobs, tolerated, rules)
     found += store_findings(facts, before, speech, tolerated)
-    if not chat.promised and not ends.promised:
+    rooms = rooms or RoomLedger()
+    in_room = rooms.check(facts.room) if facts.room is not None else []
+    found += [Finding(one.kind, one.sentence) for one in in_room]
+    if not chat.promised and not ends.promised and not rooms.promised:
         found.append(Finding("nothing promised", "nothing was promised to any client, so nothing was tested"))
-    return _counted(chat, speech, ends, facts, before, tolerated, found)
+    verdict = _counted(chat, speech, ends, facts, before, tolerated, found)
+    return replace(
+        verdict,
+        promised=verdict.promised + rooms.promised,
+        kept=verdict.kept + rooms.kept(facts.room or RoomFact(), in_room),
+        notes=(*verdict.notes, *rooms.notes()),
+    )
 
 
 def _chat(chat: ChatLedger, facts: Facts, tolerated: Tolerated, rules: Rules) -> list[Finding]:

@@ -24,9 +24,9 @@ PIPE_WIDTH = 150
 
 HELP = """Break a private cluster in every known way, and check that no promise to a client was broken.
 
-Starts Redis, a database, two instances and three nodes. Clients speak and chat through the SDKs while faults are
-injected at times drawn from the seed. Then what was promised to clients is compared with what the stores have. One row
-a fault; exit status 0: every promise held, 1: a promise was broken, 2: the verification could not run.
+Starts Redis, a database, two instances and five nodes. Clients speak, chat and share a room through the SDKs while
+faults are injected at times drawn from the seed. Then what was promised to clients is compared with what the stores
+have. One row a fault; exit status 0: every promise held, 1: a promise was broken, 2: the verification could not run.
 
 Faults: """
 
@@ -46,13 +46,14 @@ def verify(
         str | None, option(metavar="NAME,NAME…", help="Only these faults; --list shows their names.")
     ] = None,
     only: Annotated[
-        str | None, option(metavar="speech|chat|NAME", help="Only this load, or only this one fault.")
+        str | None, option(metavar="speech|chat|rooms|NAME", help="Only this load, or only this one fault.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds, each with the next seed.")] = 1,
     redis: Annotated[Literal["single", "cluster"], typer.Option(help="One Redis, or a Cluster of six.")] = "single",
     db: Annotated[Literal["sqlite", "postgres"], typer.Option(help="Where messages are stored.")] = "sqlite",
     messages_per_s: Annotated[float, typer.Option(min=1, max=10_000, help="Chat messages a second.")] = 60.0,
     utterances_per_s: Annotated[float, typer.Option(min=0.1, max=1_000, help="Utterances a second.")] = 10.0,
+    captions_per_s: Annotated[float, typer.Option(min=0.1, max=100, help="Captions of a room a second.")] = 5.0,
     real_lengths: Annotated[
         bool,
         typer.Option("--real-lengths", help="Default settings and long faults: database 60 s, pause 20 s, link 10 s."),
@@ -67,7 +68,14 @@ def verify(
     if json is not None and not json.absolute().parent.is_dir():
         raise Failure(f"--json names {json}, whose folder does not exist.", USAGE)
     load, chosen = _chosen(faults, only)
-    setup = Setup(redis, db, real_lengths, messages_per_s=messages_per_s, utterances_per_s=utterances_per_s)
+    setup = Setup(
+        redis,
+        db,
+        real_lengths,
+        messages_per_s=messages_per_s,
+        utterances_per_s=utterances_per_s,
+        captions_per_s=captions_per_s,
+    )
     from dragoman.tools.verify.run import Order
 
     order = Order(setup.only(load), tuple(chosen), seed, seconds or 0.0, repeat)
@@ -88,9 +96,10 @@ def _list() -> int:
 
 def _chosen(faults: str | None, only: str | None) -> "tuple[Load | None, list[Fault]]":
     from dragoman.tools.processes import CannotRun
+    from dragoman.tools.verify.environment import LOADS
     from dragoman.tools.verify.faults import FAULTS, named
 
-    load: Load | None = "speech" if only == "speech" else "chat" if only == "chat" else None
+    load: Load | None = next((one for one in LOADS if one == only), None)
     asked = [name.strip() for name in (faults or "").split(",") if name.strip()]
     if only is not None and load is None:
         asked = [only]

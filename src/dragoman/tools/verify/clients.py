@@ -1,8 +1,10 @@
-"""All clients of a cluster while it is being broken: chat users, and speakers, with one interface for the faults.
+"""All clients of a cluster while it is being broken: chat users, speakers, members of a room, with one interface for
+the faults.
 
-    async with Clients.open(ports, seed=1, speakers=6, chat_users=8) as clients:
+    async with Clients.open(ports, seed=1, speakers=6, chat_users=8, room_members=8) as clients:
         ledgers = clients.begin()                     # a new phase: from now on everything is written into these
-        clients.start(messages_per_s=40, utterances_per_s=10)
+        await clients.rooms.open()
+        clients.start(messages_per_s=40, utterances_per_s=10, captions_per_s=5)
         …                                            # break something, repair it
         await clients.stop()
         outstanding = await clients.settle(timeout_s=30)   # what is still missing, as sentences
@@ -23,6 +25,8 @@ import jwt
 from dragoman.client.chat import Chat, Message, Sent, Timing
 from dragoman.tools.processes import until
 from dragoman.tools.verify.chat_ledger import Answer, ChatLedger
+from dragoman.tools.verify.room_ledger import RoomLedger
+from dragoman.tools.verify.room_load import RoomLoad, RoomMemberLoad, room_load
 from dragoman.tools.verify.speech_ledger import SpeechLedger
 from dragoman.tools.verify.speech_load import Pacer, SlowReader, SpeakerLoad, SpeechLoad, speech_load
 
@@ -228,40 +232,47 @@ FLAP_EVERY_S = 0.3
 class Ledgers:
     chat: ChatLedger
     speech: SpeechLedger
+    rooms: RoomLedger
 
 
 class Clients:
-    def __init__(self, chat: ChatLoad, speech: SpeechLoad, rng: Random) -> None:
-        self._chat, self._speech = chat, speech
+    def __init__(self, chat: ChatLoad, speech: SpeechLoad, rooms: RoomLoad, rng: Random) -> None:
+        self._chat, self._speech, self.rooms = chat, speech, rooms
         self._rng = rng
         self._flapping: asyncio.Task[None] | None = None
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, ports: Sequence[int], seed: int, speakers: int, chat_users: int) -> AsyncIterator[Self]:
+    async def open(
+        cls, ports: Sequence[int], seed: int, speakers: int, chat_users: int, room_members: int
+    ) -> AsyncIterator[Self]:
         async with AsyncExitStack() as stack:
             chat = await stack.enter_async_context(chat_load(ports, ChatLedger(), chat_users, seed=seed))
             speech = await stack.enter_async_context(speech_load(ports, SpeechLedger(), speakers, seed=seed))
-            clients = cls(chat, speech, Random(seed))
+            rooms = await stack.enter_async_context(room_load(ports, room_members, seed=seed))
+            clients = cls(chat, speech, rooms, Random(seed))
             stack.callback(clients.flap, False)
             yield clients
 
     def begin(self) -> Ledgers:
-        ledgers = Ledgers(self._chat.ledger.next(), SpeechLedger())
+        ledgers = Ledgers(self._chat.ledger.next(), SpeechLedger(), RoomLedger())
         self._chat.begin(ledgers.chat)
         self._speech.begin(ledgers.speech)
+        self.rooms.begin(ledgers.rooms)
         return ledgers
 
-    def start(self, messages_per_s: float, utterances_per_s: float) -> None:
+    def start(self, messages_per_s: float, utterances_per_s: float, captions_per_s: float) -> None:
         self._chat.start(messages_per_s)
         self._speech.start(utterances_per_s)
+        self.rooms.start(captions_per_s)
 
     async def stop(self) -> None:
-        await asyncio.gather(self._chat.stop(), self._speech.stop())
+        await asyncio.gather(self._chat.stop(), self._speech.stop(), self.rooms.stop())
 
     async def settle(self, timeout_s: float) -> list[str]:
         """What is outstanding after so long; empty if everything is settled."""
-        outstanding = await asyncio.gather(self._chat.settle(timeout_s), self._speech.settle(timeout_s))
+        loads = (self._chat, self._speech, self.rooms)
+        outstanding = await asyncio.gather(*(one.settle(timeout_s) for one in loads))
         return [sentence for each in outstanding for sentence in each]
 
     def move(self, users: Collection[int]) -> None:
@@ -292,9 +303,16 @@ class Clients:
                 speaker.stop_reading()
             else:
                 speaker.slow.stop()
+        for member in self.rooms.members[::3]:
+            if on:
+                member.slow.start()
+            else:
+                member.slow.stop()
 
     async def _flap(self) -> None:
-        some: list[ChatUserLoad | SpeakerLoad] = [*self._chat.users[::2], *self._speech.speakers[::2]]
-        while some:
-            self._rng.choice(some).reconnect()
+        while True:
+            some: list[ChatUserLoad | SpeakerLoad | RoomMemberLoad] = []
+            some += [*self._chat.users[::2], *self._speech.speakers[::2], *self.rooms.members[::2]]
+            if some:
+                self._rng.choice(some).reconnect()
             await asyncio.sleep(FLAP_EVERY_S)

@@ -28,10 +28,11 @@ from dragoman.store.chat.users import Users
 from dragoman.store.errors import StoreError
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis, connect
+from dragoman.store.rooms.rooms import RoomBounds, Rooms
 from dragoman.tools.postgres import CARELESS, PostgresServer
-from dragoman.tools.processes import CannotRun, InstanceProcess, LoadProcess, Process, until
+from dragoman.tools.processes import CannotRun, InstanceProcess, LoadProcess, NodeProcess, Process, until
 from dragoman.tools.redis_cluster import MASTERS, RedisCluster
-from dragoman.tools.verify import recording_node, tcp_proxy
+from dragoman.tools.verify import recording_node, room_load, tcp_proxy
 from dragoman.tools.verify.clients import FIRST_UID
 from dragoman.tools.verify.facts import Rules, Stores
 from dragoman.tools.verify.speech_load import SETTINGS as SPEECH_SETTINGS
@@ -47,10 +48,11 @@ from dragoman.tools.verify.speech_load import SETTINGS as SPEECH_SETTINGS
 RedisMode = Literal["single", "cluster"]
 Database = Literal["sqlite", "postgres"]
 Fsync = Literal["always", "everysec"]
-Load = Literal["speech", "chat"]
+Load = Literal["speech", "chat", "rooms"]
 MessagePath = Literal["save_first", "deliver_first", "off"]
 
 PATHS: tuple[MessagePath, ...] = get_args(MessagePath)
+LOADS: tuple[Load, ...] = get_args(Load)
 SHARDS = 4
 PRESENCE = "scheduler.phase2.instance_presence_ttl_seconds"
 # Long enough for a process that waits for CPU on a busy machine, short enough to wait for.
@@ -66,6 +68,7 @@ _SHORT: dict[str, object] = {
     "chat.resend_after_s": 3.0,
     "archive.busy_ms": 200,
     "server.drain_s": 2,
+    **room_load.SHORT_SETTINGS,
 }
 _LOAD: dict[str, object] = {
     "scheduler.phase2.enabled": True,
@@ -76,6 +79,7 @@ _LOAD: dict[str, object] = {
     "limits.chat_bytes_per_day": 0,
     "chat.two_phase.shards": SHARDS,
     "log.format": "json",
+    **room_load.SETTINGS,
 }
 
 
@@ -106,8 +110,10 @@ class Setup:
     nodes: int = 3
     speakers: int = 6
     chat_users: int = 8
+    room_members: int = 8
     messages_per_s: float = 60.0
     utterances_per_s: float = 10.0
+    captions_per_s: float = 5.0
     path: MessagePath = "save_first"  # two-phase, before receivers or after; or confirmed once
 
     @property
@@ -116,9 +122,15 @@ class Setup:
 
     def only(self, load: Load | None) -> "Setup":
         """The same with one kind of load alone."""
-        if load == "chat":
-            return replace(self, speakers=0, utterances_per_s=0.0)
-        return replace(self, chat_users=0, messages_per_s=0.0) if load == "speech" else self
+        if load is None:
+            return self
+        absent: dict[Load, dict[str, float]] = {
+            "speech": {"speakers": 0, "utterances_per_s": 0.0},
+            "chat": {"chat_users": 0, "messages_per_s": 0.0},
+            "rooms": {"room_members": 0, "captions_per_s": 0.0},
+        }
+        changes = {name: value for other, values in absent.items() if other != load for name, value in values.items()}
+        return replace(self, **changes)  # type: ignore[arg-type]
 
     def of_seed(self, seed: int) -> "Setup":
         """Each way that messages can take gets its turn, the first seed saves first."""
@@ -152,6 +164,9 @@ def sqlite_url(folder: Path) -> str:
 START_TIMEOUT_S = 90.0
 TAKE_OVER_S = 30.0  # until others have sent again what an instance or a Redis lost
 SLOTS = 4  # of each node
+# Nodes that translate text, and into which languages. The first is the only one for its language.
+TEXT_NODES = {"t1": (room_load.LONELY,), "t2": tuple(one for one in room_load.LANGUAGES if one != room_load.LONELY)}
+TEXT_SLOTS = 16
 NOT_THERE = (StoreError, aiohttp.ClientError, OSError, KeyError, ValueError)
 
 
@@ -168,6 +183,7 @@ class Environment:
         self.redis_urls: Sequence[str] = ()
         self.instances: list[InstanceProcess] = []
         self.nodes: list[Process] = []
+        self.text_nodes: list[Process] = []
         self.names = [f"v{number}" for number in range(1, setup.instances + 1)]
         self.ports = [free_port() for _ in self.names]
         self._links: dict[str, Sequence[str]] = {}
@@ -188,6 +204,8 @@ class Environment:
                 environment.instances.append(environment._instance(at))
             for at in range(setup.nodes if setup.speakers else 0):
                 environment.nodes.append(environment._node(at))
+            for at in range(len(TEXT_NODES) if setup.room_members else 0):
+                environment.text_nodes.append(environment._text_node(at))
             for one in environment.instances:
                 await one.ready()
             await environment.wait_until_healthy(START_TIMEOUT_S)
@@ -206,6 +224,10 @@ class Environment:
         return [f"n{number}" for number in range(1, self.setup.nodes + 1)]
 
     @property
+    def _all_nodes(self) -> list[Process]:
+        return [*self.nodes, *self.text_nodes]
+
+    @property
     def recording_files(self) -> list[Path]:
         return [self.folder / f"{name}.events" for name in self.node_names]
 
@@ -213,7 +235,7 @@ class Environment:
     def stores(self) -> Stores:
         """Where the facts are, without the proxy."""
         clustered = self.setup.redis == "cluster"
-        nodes = self.node_names[: len(self.nodes)]
+        nodes = [*self.node_names[: len(self.nodes)], *list(TEXT_NODES)[: len(self.text_nodes)]]
         return Stores(self.redis, self.redis_urls, clustered, self.prefix, self.database, SHARDS, nodes)
 
     def rules(self, *, disturbed: bool) -> Rules:
@@ -240,6 +262,11 @@ class Environment:
         owners = await Users(self.redis, self.keys, 0).owners(users)
         return {user: owner.partition("|")[0] for user, owner in zip(users, owners, strict=True)}
 
+    async def member_instances(self, room: str) -> dict[str, str]:
+        """The instance of each session in a room."""
+        members = await Rooms(self.redis, self.keys, RoomBounds()).members(room)
+        return {member.session: member.instance for member in members}
+
     # -- its health --------------------------------------------------------------------------------
 
     async def wait_until_healthy(self, timeout_s: float) -> None:
@@ -255,7 +282,7 @@ class Environment:
             return not missing
 
         if not await until(well, timeout_s):
-            logs = "\n".join(f"{one.log.name}: {one.log_tail()[-600:]}" for one in (*self.instances, *self.nodes))
+            logs = "\n".join(f"{one.log.name}: {one.log_tail()[-600:]}" for one in (*self.instances, *self._all_nodes))
             raise CannotRun(f"After {time.monotonic() - began:.0f} s there is still missing: {missing}.\n{logs}")
 
     async def _missing(self) -> str:
@@ -264,8 +291,8 @@ class Environment:
                 return f"instance {one.name} to be ready"
             if not await one.sees_only(*self.names):
                 return f"instance {one.name} to know the others"
-            if await one.node_count() < len(self.nodes):
-                return f"instance {one.name} to know {len(self.nodes)} nodes"
+            if await one.node_count() < len(self._all_nodes):
+                return f"instance {one.name} to know {len(self._all_nodes)} nodes"
         if self.cluster is not None and not await asyncio.to_thread(_replicated, self.cluster):
             return "every master to have a replica that is in step"
         holders = await self.holders()
@@ -291,6 +318,10 @@ class Environment:
     def restart_node(self, at: int) -> None:
         self.nodes[at].close()
         self.nodes[at] = self._node(at)
+
+    def restart_text_node(self, at: int) -> None:
+        self.text_nodes[at].close()
+        self.text_nodes[at] = self._text_node(at)
 
     async def link(self, command: str, at: int) -> None:
         """`cut`, `stall` or `restore` what goes between an instance and Redis."""
@@ -325,14 +356,34 @@ class Environment:
 
     def _node(self, at: int) -> Process:
         name = self.node_names[at]
-        # Each begins with another instance, and connects to the next when that one is gone.
-        ports = self.ports[at % len(self.ports) :] + self.ports[: at % len(self.ports)]
-        urls = [part for port in ports for part in ("--url", f"ws://127.0.0.1:{port}/ws/node")]
+        urls = [part for port in self._ports_from(at) for part in ("--url", f"ws://127.0.0.1:{port}/ws/node")]
         options = ["--id", name, "--file", str(self.folder / f"{name}.events"), "--slots", str(SLOTS)]
         return Process(["-m", recording_node.MODULE, *urls, *options], self.folder / f"{name}.log")
 
+    def _text_node(self, at: int) -> Process:
+        """A simulated one. It takes long enough for an instance to be killed meanwhile; some jobs fail."""
+        name, languages = list(TEXT_NODES.items())[at]
+        return NodeProcess(
+            self._ports_from(at),
+            self.folder / f"{name}.log",
+            node_id=name,
+            recognise="none",
+            engine="sim",
+            languages=",".join(languages),
+            slots=TEXT_SLOTS,
+            delay_ms=200,
+            jitter_ms=150,
+            failure=0.03,
+            seed=at,
+        )
+
+    def _ports_from(self, at: int) -> list[int]:
+        """A node begins with one instance, and connects to the next when that one is gone."""
+        at %= len(self.ports)
+        return self.ports[at:] + self.ports[:at]
+
     def _close_processes(self) -> None:
-        for one in (*self.nodes, *self.instances):
+        for one in (*self._all_nodes, *self.instances):
             one.close()
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import asyncpg  # type: ignore[import-untyped]
+import msgspec
 import redis
 
 from dragoman.archive import Stored
@@ -31,9 +32,11 @@ from dragoman.store.inbox import Inboxes, InboxSettings
 from dragoman.store.jobs import Jobs
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+from dragoman.store.rooms.rooms import RoomBounds, Rooms
 from dragoman.store.sessions import EXPECTED, window_of
 from dragoman.tools import leftover_keys
 from dragoman.tools.verify.chat_ledger import Name
+from dragoman.tools.verify.room_ledger import PlannedFact, RoomFact, RoomLedger
 
 # -- findings --------------------------------------------------------------------------------------
 #
@@ -153,6 +156,7 @@ class Facts:
     driven: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by instance: jobs it has not done with
     jobs: Mapping[str, JobFact] = field(default_factory=dict)
     sessions: Mapping[str, SessionFact] = field(default_factory=dict)  # those asked for that are there
+    room: RoomFact | None = None  # that of the phase, if it has one
     leaks: Sequence[str] = ()  # keys that should not be there, in words
     read_at: float = math.inf  # what nodes saw later than that is not in it
 
@@ -193,15 +197,19 @@ class Stores:
     nodes: Sequence[str]
 
 
-async def gather(stores: Stores, sessions: Collection[str], since: float, timeout_s: float) -> Facts:
+async def gather(
+    stores: Stores, sessions: Collection[str], since: float, timeout_s: float, rooms: RoomLedger | None = None
+) -> Facts:
     """The facts, at rest or after the timeout; of jobs, those recorded `since` then."""
     deadline = time.monotonic() + timeout_s
-    reader = _Reader(stores, sessions, since)
+    rooms = rooms or RoomLedger()
+    reader = _Reader(stores, sessions, since, rooms.room)
     while True:
         may_wait = time.monotonic() < deadline
         try:
             facts = await reader.read()
-            if not (may_wait and any(facts.unsettled())):
+            outstanding = any(rooms.outstanding(facts.room)) if facts.room is not None else False
+            if not (may_wait and (outstanding or any(facts.unsettled()))):
                 return replace(facts, rows=await _rows(stores.database))
         except NOT_THERE:  # not back yet, or not known to be
             if not may_wait:
@@ -210,8 +218,8 @@ async def gather(stores: Stores, sessions: Collection[str], since: float, timeou
 
 
 class _Reader:
-    def __init__(self, stores: Stores, sessions: Collection[str], since: float) -> None:
-        self._stores, self._sessions, self._since = stores, sessions, since
+    def __init__(self, stores: Stores, sessions: Collection[str], since: float, room: str) -> None:
+        self._stores, self._sessions, self._since, self._room = stores, sessions, since, room
         self._redis, self._keys = stores.redis, Keys(stores.prefix)
         self._inboxes = Inboxes(stores.redis, self._keys, InboxSettings())
         stream = f"{self._keys.im}:stream:single_chat"
@@ -232,6 +240,7 @@ class _Reader:
             driven={name: jobs for name, jobs in driven.items() if jobs},
             jobs=await self._jobs(),
             sessions=await self._states(),
+            room=await self._room_fact() if self._room else None,
             leaks=await asyncio.to_thread(self._leaks),
             read_at=read_at,
         )
@@ -298,6 +307,21 @@ class _Reader:
             if "next_index" in state or EXPECTED in state:
                 found[session] = _session(state)
         return found
+
+    async def _room_fact(self) -> RoomFact:
+        rooms, room = Rooms(self._redis, self._keys, RoomBounds()), self._room
+        pending, info = await rooms.pending(room), await rooms.info(room)
+        flat = await self._redis.call("HGETALL", self._keys.room_captions(room))
+        langs = {
+            caption.decode(): msgspec.json.decode(row)["langs"] for caption, row in zip(*[iter(flat)] * 2, strict=True)
+        }
+        planned = {
+            (caption, lang): PlannedFact(int(state["n"]), int(state["seq"]))
+            for caption, states in langs.items()
+            for lang, state in (states.items() if states else ())
+        }
+        members = [one.session for one in await rooms.members(room)]
+        return RoomFact(await rooms.read_all(room), info.seq if info is not None else 0, planned, pending, members)
 
     def _leaks(self) -> list[str]:
         with closing(leftover_keys.client(self._stores.urls[0], cluster=self._stores.cluster)) as client:

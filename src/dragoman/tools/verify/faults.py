@@ -23,7 +23,7 @@ from dragoman.tools.redis_cluster import MASTERS
 from dragoman.tools.verify import HEALTHY as HEALTHY_NAME
 from dragoman.tools.verify import TITLES
 from dragoman.tools.verify.clients import Clients
-from dragoman.tools.verify.environment import SHARDS, Environment, Fsync, Lengths, Load, RedisMode, Setup
+from dragoman.tools.verify.environment import SHARDS, TEXT_NODES, Environment, Fsync, Lengths, Load, RedisMode, Setup
 from dragoman.tools.verify.recordings import Kind, NodeEvent, read
 
 # -- recovery --------------------------------------------------------------------------------------
@@ -198,6 +198,8 @@ class FaultContext:
     lengths: Lengths
 
 
+# A log that lost its last entries continues with their numbers, under the same epoch.
+WITHOUT_ROOMS = "without rooms"
 Inject = Callable[[FaultContext, Random, Injection], Awaitable[None]]
 Takes = Callable[[Lengths], float]
 
@@ -212,6 +214,7 @@ class Fault:
     redis: RedisMode | None = None
     fsync: Fsync = "always"
     load: Load | None = None
+    rooms: bool = True  # whether rooms are part of it
 
     @property
     def title(self) -> str:
@@ -225,7 +228,15 @@ class Fault:
             return "needs speech"
         if self.load == "chat" and not setup.chat_users:
             return "needs chat"
+        if self.load == "rooms" and not setup.room_members:
+            return "needs rooms"
+        if not self.rooms and not (setup.speakers or setup.chat_users):
+            return WITHOUT_ROOMS
         return ""
+
+    def remark(self, setup: Setup) -> str:
+        """What this setup has and the fault leaves out; '' if nothing."""
+        return WITHOUT_ROOMS if setup.room_members and not self.rooms else ""
 
 
 async def nothing(context: FaultContext, rng: Random, injection: Injection) -> None:
@@ -254,6 +265,37 @@ async def kill_instance(context: FaultContext, rng: Random, injection: Injection
         injection.taken_over_at = time.monotonic()
     await environment.restart_instance(at)
     injection.repaired()
+
+
+async def kill_driver(context: FaultContext, rng: Random, injection: Injection) -> None:
+    """Right after it has confirmed a caption: the translations are under way. It is started again at once."""
+    environment = context.environment
+    at = await _choose_target(environment, rng, injection)
+    await until(lambda: _writes(context, environment.names[at]), WORK_TIMEOUT_S)
+    environment.instances[at].kill()
+    injection.begin(environment.names[at])
+    await asyncio.sleep(rng.uniform(*AWAY_S))
+    await environment.restart_instance(at)
+    injection.repaired()
+
+
+async def kill_text_node(context: FaultContext, rng: Random, injection: Injection) -> None:
+    """The only one that translates into its language, right after a caption that it has to translate."""
+    environment = context.environment
+    await until(lambda: _writes(context, ""), WORK_TIMEOUT_S)
+    environment.text_nodes[0].kill()
+    injection.begin(next(iter(TEXT_NODES)))
+    await asyncio.sleep(rng.uniform(*AWAY_S))
+    environment.restart_text_node(0)
+    injection.repaired()
+
+
+async def _writes(context: FaultContext, instance: str) -> bool:
+    """Whether a member of the room on this instance, or on any, has written a sentence that is confirmed."""
+    rooms = context.clients.rooms
+    places = await context.environment.member_instances(rooms.ledger.room)
+    writer = rooms.writer_of({session for session, name in places.items() if name == instance or not instance})
+    return writer is not None and await writer.write()
 
 
 async def pause_instance(context: FaultContext, rng: Random, injection: Injection) -> None:
@@ -365,7 +407,9 @@ def _after(seconds: float) -> Takes:
 _BY_NAME = (
     Fault(HEALTHY_NAME, nothing, _after(0)),
     Fault("node-kill", kill_node, _after(2.0), load="speech"),
+    Fault("text-node-kill", kill_text_node, _after(2.0), load="rooms"),
     Fault("instance-kill", kill_instance, lambda lengths: lengths.presence_s + 3.5),
+    Fault("driver-kill", kill_driver, _after(3.5), load="rooms"),
     Fault("instance-pause", pause_instance, lambda lengths: lengths.pause_s + 2.5),
     Fault("redis-kill", kill_redis, _after(2.0), "single"),
     Fault("master-kill", kill_master, _after(5.0), "cluster"),
@@ -375,7 +419,7 @@ _BY_NAME = (
     Fault("receiver-flap", flap, lambda lengths: lengths.reader_s),
     Fault("slow-reader", read_slowly, lambda lengths: lengths.reader_s),
     # Last, because it needs a Redis of its own.
-    Fault("redis-kill-everysec", kill_redis, _after(2.0), "single", fsync="everysec"),
+    Fault("redis-kill-everysec", kill_redis, _after(2.0), "single", fsync="everysec", rooms=False),
 )
 BY_NAME = {fault.name: fault for fault in _BY_NAME}
 HEALTHY = BY_NAME[HEALTHY_NAME]

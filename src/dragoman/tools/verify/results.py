@@ -35,6 +35,7 @@ class Row:
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # not a broken promise
     skipped: str = ""
+    remark: str = ""  # what of the load was left out
 
     @property
     def holds(self) -> bool:
@@ -77,7 +78,7 @@ def cells(row: Row) -> list[str]:
         return [row.title, *["–"] * (len(COLUMNS) - 3), row.skipped, verdict(row)]
     counts = [str(count) for count in (row.times, row.promised, row.kept)]
     cells = [*counts, lost(row), str(row.duplicated), str(row.out_of_order), str(row.late)]
-    return [row.title, *cells, recovery(row.recovery), verdict(row)]
+    return [row.title, *cells, "\n".join((recovery(row.recovery), *[row.remark] * bool(row.remark))), verdict(row)]
 
 
 def lost(row: Row) -> str:
@@ -135,7 +136,13 @@ def as_json(
 def _row(row: Row) -> dict[str, Any]:
     recoveries = {question: rounded(seconds) for question, seconds in row.recovery.items()}
     counts = {name: getattr(row, name) for name in COUNTS}
-    words = {"findings": list(row.findings), "notes": list(row.notes), "skipped": row.skipped, "verdict": verdict(row)}
+    words = {
+        "findings": list(row.findings),
+        "notes": list(row.notes),
+        "skipped": row.skipped,
+        "remark": row.remark,
+        "verdict": verdict(row),
+    }
     return {"fault": row.fault, "title": row.title, **counts, "recovery_s": recoveries, **words}
 
 

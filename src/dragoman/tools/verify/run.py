@@ -203,7 +203,8 @@ class Round:
         folder.mkdir(parents=True)
         self._on_step("starting a cluster")
         async with Environment.open(setup, fsync, self.binary, folder) as environment:
-            async with Clients.open(environment.ports, self.seed, setup.speakers, setup.chat_users) as clients:
+            counts = (setup.speakers, setup.chat_users, setup.room_members)
+            async with Clients.open(environment.ports, self.seed, *counts) as clients:
                 phases = PhaseRunner(setup, FaultContext(environment, clients, setup.lengths))
                 while left and phases.has_recovered:
                     phase = left.pop(0)
@@ -224,8 +225,11 @@ class PhaseRunner:
     async def run(self, phase: Phase) -> Row:
         fault, clients = BY_NAME[phase.fault], self.context.clients
         await self._spread()
-        ledgers, began = clients.begin(), time.monotonic()
-        clients.start(self.setup.messages_per_s, self.setup.utterances_per_s)
+        ledgers = clients.begin()
+        if fault.rooms:
+            await clients.rooms.open()
+        began = time.monotonic()
+        clients.start(self.setup.messages_per_s, self.setup.utterances_per_s, self.setup.captions_per_s)
         injections, findings, notes = list[Injection](), list[str](), list[str]()
         try:
             await self._inject(fault, phase, began, injections, ledgers)
@@ -244,6 +248,7 @@ class PhaseRunner:
         before = -1
         while outstanding := await self.context.clients.settle(self.context.lengths.timeout_s):
             now = ledgers.chat.count(lambda entry: entry.saved_at is not None) + len(ledgers.chat.acknowledged_at)
+            now += sum(len(one.events) for one in ledgers.rooms.members)
             now += sum(len(one.answers) + len(one.failures) for one in ledgers.speech.sessions.values())
             if now == before:
                 break
@@ -285,10 +290,20 @@ class PhaseRunner:
 
     async def _judged(self, fault: Fault, ledgers: Ledgers, began: float, injections: Sequence[Injection]) -> Row:
         environment = self.context.environment
-        facts = await gather(environment.stores, ledgers.speech.sessions, began, self.context.lengths.timeout_s)
+        sessions, timeout_s = ledgers.speech.sessions, self.context.lengths.timeout_s
+        facts = await gather(environment.stores, sessions, began, timeout_s, ledgers.rooms)
         events = read(environment.recording_files)
         allowed, rules = tolerated(fault, environment, injections), environment.rules(disturbed=bool(injections))
-        verdict = judge(ledgers.chat, ledgers.speech, events, facts, allowed, before=self._before, rules=rules)
+        verdict = judge(
+            ledgers.chat,
+            ledgers.speech,
+            events,
+            facts,
+            allowed,
+            before=self._before,
+            rules=rules,
+            rooms=ledgers.rooms,
+        )
         self._before = facts
         return Row(
             fault.name,
@@ -304,6 +319,7 @@ class PhaseRunner:
             recovered(fault.name, injections, _record(ledgers, events)),
             tuple(map(str, verdict.findings)),
             verdict.notes,
+            remark=fault.remark(self.setup),
         )
 
 

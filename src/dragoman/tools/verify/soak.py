@@ -75,9 +75,9 @@ class Soak:
 HEAD = """\
 # Guarantees, as measured
 
-Written by `make soak`. Clients spoke and chatted through the SDKs while faults were injected into a private cluster,
-again and again; then what had been promised to them was compared with what the stores had. [Verify](verify.md) says
-what the columns mean and how a run works.
+Written by `make soak`. Clients spoke, chatted and shared a room through the SDKs while faults were injected into a
+private cluster, again and again; then what had been promised to them was compared with what the stores had.
+[Verify](verify.md) says what the columns mean and how a run works.
 
 """
 REPEAT = """\
@@ -106,7 +106,7 @@ def _summary(found: Sequence[Mapping[str, Any]], minutes: float) -> str:
         f"- Commit `{first['commit']}`",
         f"- Machine: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, "
         f"Python {machine['python']}; load {machine['load_before']} before it began",
-        f"- {minutes:.0f} minutes, {faults:,} faults, {promised:,} promised messages and utterances",
+        f"- {minutes:.0f} minutes, {faults:,} faults, {promised:,} promised messages, utterances and captions",
         f"- {lost:,} of them lost; {tolerated:,} more lost within the durability class of their Redis",
         f"- Verdict: {'every promise held' if not broken else f'{broken} rows with a broken promise'}",
     ]
@@ -118,7 +118,8 @@ def _section(one: Mapping[str, Any]) -> str:
     title = f"{'Redis Cluster' if setup['redis'] == 'cluster' else 'One Redis'}, {_DATABASES[setup['database']]}"
     load = (
         f"{setup['instances']} instances, {setup['nodes']} nodes, {setup['speakers']} speakers, {setup['chat_users']} "
-        f"chat users; {setup['messages_per_s']:g} messages and {setup['utterances_per_s']:g} utterances a second; "
+        f"chat users, {setup['room_members']} members of a room; {setup['messages_per_s']:g} messages, "
+        f"{setup['utterances_per_s']:g} utterances and {setup['captions_per_s']:g} captions a second; "
         f"seeds {setup['seed']} to {setup['seed'] + setup['repeat'] - 1}, {setup['took_s'] / 60:.0f} minutes."
     )
     rows = [_line(COLUMNS), _line(["---", *["--:"] * (len(COLUMNS) - 3), "---", "---"])]
@@ -136,6 +137,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         return [row["title"], *["–"] * (len(COLUMNS) - 3), row["skipped"], row["verdict"]]
     lost = f"{row['lost']} + {row['tolerated']} in class" if row["tolerated"] else str(row["lost"])
     recovery = ", ".join(f"{question} {seconds:.2f} s" for question, seconds in row["recovery_s"].items()) or "–"
+    recovery += f"; {row['remark']}" if row["remark"] else ""
     counts = [str(row[name]) for name in ("times", "promised", "kept")]
     rest = [str(row[name]) for name in ("duplicated", "out_of_order", "late")]
     return [row["title"], *counts, lost, *rest, recovery, row["verdict"]]

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from dragoman.archive.archive import sqlite_path
 from dragoman.embedded.binary import ServerBinary
 from dragoman.tools.verify.check import Verdict, judge
@@ -15,6 +17,7 @@ from dragoman.tools.verify.clients import Clients, Ledgers
 from dragoman.tools.verify.environment import Environment, Setup
 from dragoman.tools.verify.facts import gather
 from dragoman.tools.verify.recordings import EventFile, Kind, read
+from dragoman.tools.verify.room_ledger import Received
 from support.waiting import wait_until
 
 TIMEOUT_S = 60.0
@@ -29,11 +32,10 @@ class Run:
     began: float
 
     async def verdict(self, timeout_s: float = 0.0) -> Verdict:
-        facts = await gather(self.environment.stores, self.ledgers.speech.sessions, self.began, timeout_s)
+        chat, speech, rooms = self.ledgers.chat, self.ledgers.speech, self.ledgers.rooms
+        facts = await gather(self.environment.stores, speech.sessions, self.began, timeout_s, rooms)
         events = read(self.environment.recording_files)
-        return judge(
-            self.ledgers.chat, self.ledgers.speech, events, facts, rules=self.environment.rules(disturbed=False)
-        )
+        return judge(chat, speech, events, facts, rules=self.environment.rules(disturbed=False), rooms=rooms)
 
     async def kinds(self) -> Counter[str]:
         return Counter(finding.kind for finding in (await self.verdict()).findings)
@@ -43,9 +45,11 @@ class Run:
 async def used(binary: ServerBinary, folder: Path) -> AsyncIterator[Run]:
     setup, began = Setup(), time.monotonic()
     async with Environment.open(setup, "always", binary, folder) as environment:
-        async with Clients.open(environment.ports, 1, setup.speakers, setup.chat_users) as clients:
+        counts = (setup.speakers, setup.chat_users, setup.room_members)
+        async with Clients.open(environment.ports, 1, *counts) as clients:
             ledgers = clients.begin()
-            clients.start(setup.messages_per_s, setup.utterances_per_s)
+            await clients.rooms.open()
+            clients.start(setup.messages_per_s, setup.utterances_per_s, setup.captions_per_s)
             await wait_until(lambda: _talked(ledgers), TIMEOUT_S, "some talk")
             await clients.stop()
             assert await clients.settle(TIMEOUT_S) == []
@@ -54,7 +58,7 @@ async def used(binary: ServerBinary, folder: Path) -> AsyncIterator[Run]:
 
 def _talked(ledgers: Ledgers) -> bool:
     answers = sum(len(one.answers) for one in ledgers.speech.sessions.values())
-    return answers >= 20 and len(ledgers.chat.entries) >= 50
+    return answers >= 20 and len(ledgers.chat.entries) >= 50 and ledgers.rooms.promised >= 10
 
 
 async def a_row_disappears(run: Run) -> None:
@@ -97,6 +101,22 @@ async def a_result_gets_lost_on_its_way(run: Run) -> None:
     spoken.answers.pop()
 
 
+async def a_log_loses_an_entry(run: Run) -> None:
+    await run.environment.redis.call("XDEL", run.environment.keys.room_log(run.ledgers.rooms.room), "1-0")
+
+
+async def a_session_stays_in_its_room(run: Run) -> None:
+    key = run.environment.keys.room_members(run.ledgers.rooms.room)
+    member = msgspec.json.decode((await run.environment.redis.call("HVALS", key))[0])
+    gone = msgspec.json.encode({**member, "session": "s-of-nobody"})
+    await run.environment.redis.call("HSET", key, "s-of-nobody", gone)
+
+
+async def an_entry_of_a_room_gets_lost_on_its_way(run: Run) -> None:
+    events = next(one.events for one in run.ledgers.rooms.members if not one.is_over)
+    events.remove(next(event for event in reversed(events) if isinstance(event, Received)))
+
+
 PLANTED: dict[Callable[[Run], Awaitable[None]], str] = {
     a_row_disappears: "false saved",
     a_row_nobody_sent_appears: "unknown origin",
@@ -106,6 +126,9 @@ PLANTED: dict[Callable[[Run], Awaitable[None]], str] = {
     a_job_loses_its_outcome: "no outcome",
     an_attempt_is_started_again: "started twice",
     a_result_gets_lost_on_its_way: "lost",
+    an_entry_of_a_room_gets_lost_on_its_way: "lost",
+    a_log_loses_an_entry: "gap",
+    a_session_stays_in_its_room: "outlived",
 }
 
 
