@@ -57,7 +57,6 @@ class Index(RuleBasedStateMachine):
         due = sorted((at, room) for room, at in self.due.items() if at <= self.now)[:limit]
         reply = self.bench.do(self.visitors[visitor].claim_due(limit, CLAIM_MS))
         assert reply == [room for _, room in due]
-        self.claims[visitor] = {room: end for room, end in self.claims[visitor].items() if end > self.now}
         for room in reply:
             self.due[room] = self.claims[visitor][room] = self.now + CLAIM_MS
             if self.announced.get(room, self.now + 1) <= self.now:
@@ -65,8 +64,8 @@ class Index(RuleBasedStateMachine):
 
     @rule(visitor=VISITOR, room=ROOM, after=AFTER)
     def schedule(self, visitor: int, room: str, after: int) -> None:
-        self.bench.do(self.visitors[visitor].schedule(room, after))
         claimed = self.claims[visitor].pop(room, 0)
+        self.bench.do(self.visitors[visitor].schedule(room, after, claimed))
         if room in self.due:
             at = min(self.now + after, self.announced.get(room, self.now + after))
             self.due[room] = at if self.due[room] == claimed else min(at, self.due[room])
@@ -197,7 +196,7 @@ class World:
             if self.random.random() < 0.5:
                 return
             yield 2 * LONG_CLAIM_MS
-        await self.store[visitor].schedule(room, found.next_ms)
+        await self.store[visitor].schedule(room, found.next_ms, found.claim)
 
     def slack(self) -> int:
         """What polls and pauses may cost. A visitor that dies, or outlasts its claim, costs the claim."""
@@ -234,7 +233,7 @@ async def drop(redis: Redis, keys: Keys, room: str) -> None:
 
 
 async def test_a_language_ends_in_time_whoever_dies_after_the_append(redis: Redis, keys: Keys) -> None:
-    assert await in_worlds(redis, keys, range(300)) == []
+    assert await in_worlds(redis, keys, range(1000)) == []
 
 
 @pytest.mark.parametrize("redis_at", ["single"], indirect=True)
@@ -261,7 +260,7 @@ Step = Callable[[], Awaitable[None]]
 
 
 class Door:
-    """s1 leaves on one instance, s2 joins on another, two instances visit, and time passes, in any order."""
+    """s1 leaves on one instance, s2 may join on another, two instances visit, and time passes, in any order."""
 
     def __init__(self, redis: Redis, keys: Keys, seed: int) -> None:
         self.random, self.now = random.Random(seed), START_MS
@@ -302,7 +301,8 @@ class Door:
         async def join() -> None:
             self.joined = isinstance(await self.stores[2].join("r", member("s2", "es")), Joined)
 
-        yield join
+        if self.random.random() < 0.7:
+            yield join
 
     def clock(self) -> Iterator[Step]:
         async def pass_time() -> None:
@@ -331,7 +331,7 @@ class Door:
         async def index() -> None:
             seen = found[0]
             if isinstance(seen, Visited) and not is_gone:
-                await rooms.schedule("r", seen.next_ms)
+                await rooms.schedule("r", seen.next_ms, seen.claim)
             else:
                 await rooms.forget_due("r")
 

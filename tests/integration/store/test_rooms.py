@@ -231,7 +231,9 @@ async def test_a_created_room_is_in_the_index_until_it_is_forgotten(redis: Redis
     await wait_until(is_due)
     assert claimed == [ROOM]
     assert await Rooms(redis, keys, BOUNDS).claim_due(10, 60_000) == [], "one visitor at a time"
-    await rooms.schedule(ROOM, 0)
+    visited = await rooms.expire_pending(ROOM)
+    assert isinstance(visited, Visited)
+    await rooms.schedule(ROOM, 0, visited.claim)
     assert await rooms.claim_due(10, 60_000) == [ROOM]
     await rooms.forget_due(ROOM)
     assert await rooms.open_rooms(0, 10) == []

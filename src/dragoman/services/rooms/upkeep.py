@@ -48,7 +48,7 @@ class RoomUpkeep:
         if visited.over and await self._membership.close_room(room_id, visited.over, only_if_over=True):
             log.info("room closed", room=room_id, reason=visited.over)
             return
-        await self._store.schedule(room_id, visited.next_ms)
+        await self._store.schedule(room_id, visited.next_ms, visited.claim)
 
     async def poll_local(self) -> None:
         """What a lost push has not brought: entries, and changes of members and settings."""

@@ -152,6 +152,7 @@ class Visited:
     instances: list[str]
     next_ms: int  # until the next visit
     over: str  # 'empty', 'idle' or ''
+    claim: int = 0  # under which the room was visited: for `schedule`
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ class Rooms:
         self.redis, self.keys, self.bounds = redis, keys, bounds
         self._now = now
         self._bounds = asdict(bounds)
-        self._claims: dict[str, int] = {}  # room → end of the claim that this instance has
+        self._claims: dict[str, int] = {}  # rooms that were claimed and not visited yet, with the end of the claim
 
     # -- rooms and codes -------------------------------------------------------------------------
 
@@ -335,6 +336,8 @@ class Rooms:
         return Appended(seq, False, [], _texts(instances))
 
     async def expire_pending(self, room: str) -> Visited | Refusal:
+        """End what is overdue. What is read here is as old as the claim that goes with it."""
+        claim = self._claims.pop(room, 0)
         reply = await self._run(EXPIRE_PENDING, room, limit=MAX_EXPIRED)
         if isinstance(reply, Refusal):
             return reply
@@ -343,7 +346,7 @@ class Rooms:
             Entry(seq, EntryKind.UNTRANSLATED, caption.decode(), lang.decode(), TIMEOUT)
             for seq, caption, lang in expired
         ]
-        return Visited(entries, _texts(instances), next_ms, over.decode())
+        return Visited(entries, _texts(instances), next_ms, over.decode(), claim)
 
     async def read(self, room: str, after: int, count: int, upto: int = 0) -> list[Entry]:
         """The entries after a seq, up to and with another if it is given. Also of a closed room."""
@@ -432,9 +435,9 @@ class Rooms:
         self._claims = lasting | dict.fromkeys(claimed, until)
         return claimed
 
-    async def schedule(self, room: str, after_ms: int) -> None:
-        """After a visit. It delays no visit that was announced meanwhile, or that another instance has scheduled."""
-        await self._index(SCHEDULE_ROOM, room=room, after=after_ms, claimed=self._claims.pop(room, 0))
+    async def schedule(self, room: str, after_ms: int, claim: int) -> None:
+        """After a visit, with its claim. It delays no visit that was announced or scheduled after that claim."""
+        await self._index(SCHEDULE_ROOM, room=room, after=after_ms, claimed=claim)
 
     async def forget_due(self, room: str) -> None:
         """The room is closed or does not exist. One that was just announced stays in the index."""
