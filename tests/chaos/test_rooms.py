@@ -14,7 +14,7 @@ from dragoman.store.keys import Keys
 from dragoman.tools.processes import InstanceProcess
 from support.cluster import Cluster, running
 from support.raw_node import RawNode, Work, silent
-from support.redis_servers import CLUSTER, FIXTURE_OF, RedisAt, connected
+from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, RedisAt, connected
 from support.rooms import FEATURES, Member, store_of, translates, translation
 from support.speech import TIMEOUT_S
 from support.waiting import wait_until
@@ -22,7 +22,7 @@ from support.waiting import wait_until
 TRANSLATE_TIMEOUT_MS = 2000
 
 
-@pytest.fixture(params=["single", pytest.param(CLUSTER, marks=pytest.mark.long)])
+@pytest.fixture(params=["single", LONG_CLUSTER])
 def redis(request: pytest.FixtureRequest) -> RedisAt:
     found: RedisAt = request.getfixturevalue(FIXTURE_OF[request.param])
     return found
