@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 DUE_S = 0.5  # between two polls of the index
 POLL_S = 1.0  # between two looks at the log of a local room
-RENEW_S = 600.0
+RENEW_S = 60.0
 BATCH = 200
 CLAIM_MS = 3000
 
@@ -66,9 +66,11 @@ class RoomUpkeep:
             self._local.changed(room)
 
     async def renew(self) -> None:
-        """What has a TTL and is written only once: the code of a room, and the note which room a session is in."""
+        """What is written once and may expire or be lost: the code of a room, its next visit, the room of a session."""
         await in_slices(self._local.sessions(), lambda noted: self._store.note_session(*noted))
-        await in_slices(list(self._local), self._renew_code)
+        await in_slices(list(self._local), self._renew_room)
 
-    async def _renew_code(self, room: LocalRoom) -> None:
+    async def _renew_room(self, room: LocalRoom) -> None:
+        # A failover of Redis may have lost the entry of the room in the index.
+        await self._store.announce(room.id, self._store.bounds.translate_timeout_ms)
         await self._store.renew_code(room.info.code, room.id, self._store.bounds.ttl_ms(room.info.persistent))
