@@ -421,19 +421,24 @@ class LocalRooms:
             return
         self._repairing.add(room.id)
         try:
-            while True:
-                entries = await self._store.read(room.id, room.delivery.delivered, READ)
-                if entries and entries[0].seq > room.delivery.delivered + 1:
-                    room.delivery.skip_to(entries[0].seq - 1)  # the log no longer reaches back
-                before = room.delivery.delivered
-                room.receive(entries)
-                if room.delivery.delivered == before or len(entries) < READ:
-                    return
+            while await self._read_on(room) == READ:
+                pass
         finally:
             self._repairing.discard(room.id)
 
+    async def _read_on(self, room: LocalRoom) -> int:
+        """Deliver the next entries of the log; returns how many there were."""
+        entries = await self._store.read(room.id, room.delivery.delivered, READ)
+        if entries and entries[0].seq > room.delivery.delivered + 1:
+            room.delivery.skip_to(entries[0].seq - 1)  # the log no longer reaches back
+        room.receive(entries)
+        return len(entries)
+
     async def send_from(self, room: LocalRoom, member: LocalMember, cursor: int) -> None:
         """Send what the log has after `cursor`; then the member is live, in the same step of the loop."""
+        # The member may have more of the log than the others here: what its last instance did not push any more.
+        while room.delivery.delivered < cursor and await self._read_on(room):
+            pass
         while (known := room.recent_after(cursor)) is None:
             entries = await self._store.read(room.id, cursor, READ)
             if not entries:
