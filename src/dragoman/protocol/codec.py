@@ -33,6 +33,10 @@ class _RawField(NamedTuple):
     optional: bool
     part: str = ""  # the field whose object holds it; empty: the message itself
 
+    @property
+    def path(self) -> str:
+        return f"{self.part}.{self.name}" if self.part else self.name
+
 
 def _raw_fields(message_type: type[msgspec.Struct]) -> Iterator[_RawField]:
     hints = get_type_hints(message_type, include_extras=True)
@@ -83,9 +87,9 @@ def _check_raw(message: object, field: _RawField) -> None:
         setattr(message, field.name, ABSENT)
     elif field.opens and first != field.opens:
         wanted = {_QUOTE: "str", _BRACE: "object", _BRACKET: "array"}[field.opens]
-        raise _invalid(f"Field `{field.name}`: expected `{wanted}`.")
+        raise _invalid(f"Field `{field.path}`: expected `{wanted}`.")
     elif field.max_bytes and len(raw) > field.max_bytes:
-        raise _invalid(f"Field `{field.name}`: expected at most {field.max_bytes} bytes of JSON.")
+        raise _invalid(f"Field `{field.path}`: expected at most {field.max_bytes} bytes of JSON.")
 
 
 def _invalid(sentence: str) -> ProtocolError:
