@@ -64,7 +64,7 @@ class Site:
 
 
 def token_of(kind: Any, subject: str, tenant: str = "", claim: RoomClaim | None = None) -> str:
-    return signed_token(SECRET, "dragoman", kind, subject, 600, tenant, room_claim=claim)
+    return signed_token(SECRET, "dragoman", kind, subject, 86_400, tenant, room_claim=claim)
 
 
 OPERATOR = token_of("operator", "olga")

@@ -112,10 +112,15 @@ def written(lines: list[Line], format: Format) -> bytes:
 def _vtt(lines: list[Line]) -> str:
     cues = (
         f"{number}\n{_clock(line.start_ms, '.')} --> {_clock(line.end_ms, '.')}\n"
-        f"{f'<v {_vtt_escaped(name)}>' if (name := plain(line.speaker)) else ''}{_vtt_escaped(_shown(line))}\n"
+        f"{_vtt_voice(plain(line.speaker))}{_vtt_escaped(_shown(line))}\n"
         for number, line in enumerate(lines, 1)
     )
     return "\n".join(["WEBVTT\n", *cues])
+
+
+def _vtt_voice(name: str) -> str:
+    """Players ignore the space at the end of the name. Without it the name `--` would close the tag with an arrow."""
+    return f"<v {_vtt_escaped(name)}{' ' if name.endswith('-') else ''}>" if name else ""
 
 
 def _vtt_escaped(text: str) -> str:

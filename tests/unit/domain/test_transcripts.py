@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.domain.rooms import About, Entry, EntryKind
@@ -152,6 +152,7 @@ def test_a_room_in_which_nothing_was_said_is_an_empty_file() -> None:
     assert [text([], format) for format in Format] == ["WEBVTT\n", "", "", "[]"]
 
 
+@example([("--", "")])
 @given(st.lists(st.tuples(NASTY, NASTY), min_size=1, max_size=6))
 def test_no_text_can_end_a_cue_of_webvtt_or_write_a_tag(spoken: list[tuple[str, str]]) -> None:
     entries = [said(at, f"c{at}", words, name=name, at=at) for at, (name, words) in enumerate(spoken, 1)]
