@@ -11,6 +11,7 @@ import pytest
 
 from dragoman.client import Room, RoomRefused
 from dragoman.domain.rooms import About, EntryKind
+from dragoman.store.redis import Redis
 from support.raw_node import silent
 from support.redis_servers import CLUSTER, FIXTURE_OF, KeyInspector
 from support.rooms import Gathering, gathering, translation, translator
@@ -156,6 +157,105 @@ async def test_member_that_loses_its_connection_resumes_on_another_instance_with
         await met.check(30)
         assert berta.room.complete
         await wait_until(lambda: berta.room.count == 2, TIMEOUT_S)
+
+
+# -- Redis loses what it has confirmed ------------------------------------------------------------
+
+
+class RoomKeys:
+    """The keys of a room as they are now. `restore` is a Redis that has lost everything since."""
+
+    def __init__(self, redis: Redis, keys: list[str]) -> None:
+        self._redis, self._keys, self._dumped = redis, keys, list[bytes | None]()
+
+    @classmethod
+    async def of(cls, met: Gathering) -> "RoomKeys":
+        names = ("info", "members", "seniority", "counts", "log", "captions", "recent", "pending", "removed")
+        keys = [getattr(met.store.keys, f"room_{name}")(met.id) for name in names]
+        saved = cls(met.store.redis, keys)
+        saved._dumped = list(await asyncio.gather(*(saved._redis.call("DUMP", key) for key in keys)))
+        return saved
+
+    async def restore(self) -> None:
+        await asyncio.gather(*map(self._restore, self._keys, self._dumped))
+
+    async def _restore(self, key: str, dumped: bytes | None) -> None:
+        if dumped is None:
+            await self._redis.call("DEL", key)
+        else:
+            await self._redis.call("RESTORE", key, 600_000, dumped, "REPLACE")
+
+    async def delete(self) -> None:
+        await asyncio.gather(*(self._redis.call("DEL", key) for key in self._keys))
+
+
+async def test_members_are_informed_and_miss_nothing_that_follows_when_redis_has_lost_entries(
+    harness: Harness,
+) -> None:
+    en, es = languages(2)
+    async with room(harness) as (scenario, met):
+        await translator(scenario, [en, es])
+        ann, berta = await met.join(en, A), await met.join(es, B, A)
+        await ann.room.write("kept")
+        await berta.shows(translation(es, "kept"))
+        saved = await RoomKeys.of(met)
+        for text in ("lost 1", "lost 2"):
+            await ann.room.write(text)
+            await berta.shows(translation(es, text))
+        await saved.restore()
+        await wait_until(lambda: not ann.room.complete and not berta.room.complete, TIMEOUT_S, "both are informed")
+        berta.received.clear()
+        await ann.room.write("after")
+        await berta.shows(translation(es, "after"))
+        assert berta.room.socket is not None
+        berta.room.socket.abort()
+        await ann.room.write("at last")
+        await berta.shows(translation(es, "at last"))
+        assert berta.numbers == [entry.seq for entry in await met.log()][2:]
+
+
+async def test_numbers_that_are_used_again_at_once_are_not_mistaken_for_the_lost_entries(harness: Harness) -> None:
+    en, es = languages(2)
+    async with room(harness) as (scenario, met):
+        await translator(scenario, [en, es])
+        ann, berta = await met.join(en, A), await met.join(es, B)
+        await ann.room.write("kept")
+        await berta.shows(translation(es, "kept"))
+        saved = await RoomKeys.of(met)
+        await ann.room.write("lost")
+        await berta.shows(translation(es, "lost"))
+        await saved.restore()
+        for number in range(5):
+            await ann.room.write(f"new {number}")
+        for number in range(5):
+            await berta.shows(translation(es, f"new {number}"))
+        originals = [one.original for one in berta.received if one.translation is None]
+        assert originals == ["kept", "lost", *(f"new {number}" for number in range(5))]
+        await wait_until(lambda: not ann.room.complete and not berta.room.complete, TIMEOUT_S)
+
+
+async def test_member_whose_joining_redis_has_lost_joins_again(harness: Harness) -> None:
+    en, es = languages(2)
+    async with room(harness) as (scenario, met):
+        await translator(scenario, [en, es])
+        ann = await met.join(en, A)
+        saved = await RoomKeys.of(met)
+        berta = await met.join(es, B)
+        await wait_until(lambda: ann.room.count == 2, TIMEOUT_S)
+        await saved.restore()
+        await berta.room.write("still here")
+        await ann.shows(translation(en, "still here"))
+        await ann.room.write("welcome back")
+        await berta.shows(translation(es, "welcome back"))
+
+
+async def test_members_are_informed_when_redis_has_lost_the_room(harness: Harness) -> None:
+    en, es = languages(2)
+    async with room(harness) as (_, met):
+        ann, berta = await met.join(en, A), await met.join(es, B)
+        await (await RoomKeys.of(met)).delete()
+        for member in (ann, berta):
+            await wait_until(lambda: member.room.ended == "The room does not exist any more.", TIMEOUT_S)  # noqa: B023
 
 
 async def test_member_reads_another_language_from_its_change_on(harness: Harness) -> None:

@@ -14,6 +14,7 @@ from dragoman.store.rooms.rooms import (
     Changed,
     Closed,
     Done,
+    EpochChanged,
     Joined,
     Left,
     Planned,
@@ -58,6 +59,7 @@ class RoomModel:
     seq: int = 0
     version: int = 0
     joins: int = 0
+    appended_ms: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)  # session → the how-manieth join it was
     log: list[Entry] = field(default_factory=list)
@@ -214,9 +216,18 @@ class RoomModel:
 
     def append(self, kind: EntryKind, caption: str, lang: str, text: str, about: bytes, now: int) -> int:
         self.seq += 1
-        self.log.append(Entry(self.seq, kind, caption, lang, text, about))
+        self.log.append(Entry(self.seq, kind, caption, lang, text, about, now))
+        self.appended_ms = now
         self.active_ms = now
         return self.seq
+
+    def change_log_epoch(self, known: str, epoch: str) -> EpochChanged | Refusal:
+        if self.closed:
+            return Refusal.NONE
+        if self.log_epoch == known:
+            self.log_epoch = epoch
+            self.version += 1
+        return EpochChanged(self.log_epoch, self.version, self.instances)
 
     def trim(self) -> None:
         while len(self.log) > self.bounds.max_entries:
@@ -239,7 +250,7 @@ class RoomModel:
             return Refusal.NONE
         if (row := self.captions.get(caption)) is not None:
             left = [Planned(lang, one.n, self.has_voice(lang)) for lang, one in row.langs.items() if one.s == "pending"]
-            return Appended(row.seq, True, sorted(left, key=lambda one: one.lang), self.instances)
+            return Appended(row.seq, now, True, sorted(left, key=lambda one: one.lang), self.instances)
         member = self.members.get(session)
         if member is None and not lost:
             return Refusal.NOT_MEMBER
@@ -253,7 +264,7 @@ class RoomModel:
         heard = Counter(member.hears for member in self.members.values() if member.hears)
         planned = [] if lost else [self.plan_one(caption, one, now) for one in languages_to_translate(heard, lang)]
         self.trim()
-        return Appended(seq, False, planned, self.instances)
+        return Appended(seq, now, False, planned, self.instances)
 
     def plan(self, caption: str, lang: str, now: int) -> Planned | Done | Refusal:
         row = self.captions.get(caption)
@@ -284,7 +295,7 @@ class RoomModel:
         kind = EntryKind.UNTRANSLATED if reason else EntryKind.TRANSLATION
         entry = self.finish(caption, lang, kind, reason or text, now)
         self.trim()
-        return Appended(entry.seq, False, [], self.instances)
+        return Appended(entry.seq, now, False, [], self.instances)
 
     def visit(self, now: int) -> Visited | Refusal:
         if self.closed:

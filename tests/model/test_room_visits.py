@@ -344,7 +344,7 @@ class Door:
 
     async def look(self) -> None:
         open_now, due = await asyncio.gather(
-            self.stores[0].version("r"), self.redis.call("ZSCORE", self.keys.rooms_due, "r")
+            self.stores[0].state("r"), self.redis.call("ZSCORE", self.keys.rooms_due, "r")
         )
         if open_now is not None and due is None:
             self.wrong = "open without a next visit"

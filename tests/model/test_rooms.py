@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dragoman.domain.rooms import Member, Role
 from dragoman.store.errors import Refused
 from dragoman.store.rooms import rooms as rooms_module
-from dragoman.store.rooms.rooms import Closed, Refusal, RoomBounds, Rooms
+from dragoman.store.rooms.rooms import Closed, Refusal, RoomBounds, Rooms, RoomState
 from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 from model.room_model import RoomModel
 
@@ -178,7 +178,7 @@ class Room(RuleBasedStateMachine):
         self.plan("s1:u0", "es")
         self.visit()
         assert self.bench.do(self.rooms.close(self.room, "again", only_if_over=False)) is Refusal.NONE
-        assert self.bench.do(self.rooms.version(self.room)) is None
+        assert self.bench.do(self.rooms.state(self.room)) is None
         self.redis_holds_what_the_model_holds()
 
     @rule(wait=st.sampled_from([59_999, 60_000, 1_800_000]))
@@ -211,7 +211,21 @@ class Room(RuleBasedStateMachine):
         )
         seniority, captions, recent, pending, removed = rows
         assert info is not None
-        fields = ("seq", "version", "joins", "locked", "paused", "persistent", "closed", "settings", "code")
+        if not model.closed:
+            state = RoomState(model.version, model.seq, model.log_epoch, model.appended_ms)
+            assert await self.rooms.state(room) == state
+        fields = (
+            "seq",
+            "version",
+            "joins",
+            "locked",
+            "paused",
+            "persistent",
+            "closed",
+            "settings",
+            "code",
+            "log_epoch",
+        )
         for name in (*fields, "active_ms", "empty_since_ms"):
             assert getattr(info, name) == getattr(model, name), name
         assert {member.session: member for member in members} == model.members
@@ -277,6 +291,12 @@ class Captions(Room):
         self.set_field(1, 0, ("paused", True))
         self.original(self.new_caption(), place, 0, lang, lost)
         self.set_field(1, 0, ("paused", False))
+
+    @rule(known=st.booleans(), epoch=st.sampled_from(["e", "e2", "e3"]))
+    def change_log_epoch(self, known: bool, epoch: str) -> None:
+        before = self.model.log_epoch if known else "another"
+        reply = self.bench.do(self.rooms.change_log_epoch(self.room, before, epoch))
+        assert reply == self.model.change_log_epoch(before, epoch)
 
     def new_caption(self) -> str:
         self.said += 1
@@ -403,6 +423,10 @@ BUGS = {
     ),
     "a failed translation that counts as done": ("append_translation", "and 'done' or 'untranslated'", "or 'done'"),
     "a row that is written after it was trimmed": ("append_translation", "\nrenew()", "\nwrite(caption, row)\nrenew()"),
+    "an entry without the time of its append": ("append_original", "string.format('%.0f', now)", "0"),
+    "a last entry of another time": ("append_translation", ", 'appended_ms', now", ""),
+    "an epoch that is changed twice": ("change_log_epoch", "== known then", "then"),
+    "an epoch that the others do not notice": ("change_log_epoch", "redis.call('HINCRBY', info, 'version', 1)", ""),
     "a language that expires late": ("expire_pending", "'-inf', now,", "'-inf', now - 1,"),
     "a next visit after the deadline": ("expire_pending", "first[2] and first[2] - now or left", "left"),
     "a room that is over late": ("expire_pending", "left <= 0 and", "left < 0 and"),
@@ -413,7 +437,14 @@ BUGS = {
 }
 
 
-OF_CAPTIONS = ("append_original", "plan_translation", "append_translation", "expire_pending", "close_room")
+OF_CAPTIONS = (
+    "append_original",
+    "change_log_epoch",
+    "plan_translation",
+    "append_translation",
+    "expire_pending",
+    "close_room",
+)
 
 
 @pytest.mark.parametrize("redis_at", ["single"], indirect=True)

@@ -364,7 +364,8 @@ class Room:
 
     def _joined(self, message: RoomJoined) -> None:
         if self._log_epoch not in (None, message.log_epoch):
-            self.room_seq = 0  # another log, with numbers of its own
+            # Another log, with numbers of its own. On a connection on which it has joined, it goes on after this one.
+            self.room_seq = message.room_seq if self._is_in else 0
         self.id, self.code, self.role = message.room_id, message.room_code, message.role
         self._log_epoch, self.unserved = message.log_epoch, message.unserved
         self.complete = self.complete and message.complete

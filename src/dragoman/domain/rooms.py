@@ -5,9 +5,11 @@ from 1 and without gaps. A member that has received the log up to a number has r
 concerns it; joining late, resuming and changing the language are all "read the log from here".
 
 `RoomDelivery` decides, for the members on one instance, which entries may be delivered now: only number + 1. Whatever
-arrives too early waits until the log was read.
+arrives too early waits until the log was read. It also finds out that Redis has lost entries (a crash, or a failover to
+a replica that lagged): their numbers are missing, or were used again at another time.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +18,7 @@ import msgspec
 
 AUTO = "auto"
 MAX_EARLY = 1024  # entries of one room that wait for an earlier one
+RECENT = 1000  # delivered entries of one room that are remembered
 
 
 class Role(StrEnum):
@@ -64,7 +67,8 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the log. `about` is JSON: who said an original, and when."""
+    """One entry of the log. `about` is JSON: who said an original, and when. `at_ms`: when it was appended, by the time
+    of Redis. Number and time together are unique, also if Redis loses entries and uses their numbers again."""
 
     seq: int
     kind: EntryKind
@@ -72,6 +76,7 @@ class Entry:
     lang: str
     text: str
     about: bytes = b""
+    at_ms: int = 0
 
     @property
     def is_original(self) -> bool:
@@ -106,10 +111,16 @@ def about_of(entry: Entry) -> About:
 
 
 class RoomDelivery:
-    """The entries that the members on one instance have received: all up to `delivered`."""
+    """The entries that the members on one instance have received: all up to `delivered`.
 
-    def __init__(self, delivered: int) -> None:
+    `is_forked`: the log has another entry under a number that was delivered. Nothing is delivered until `restart`.
+    """
+
+    def __init__(self, delivered: int, before: Iterable[Entry] = ()) -> None:
+        """`before`: what the log has up to `delivered`, as far as it is known."""
         self.delivered = delivered
+        self.is_forked = False
+        self.recent: deque[Entry] = deque(before, maxlen=RECENT)  # without gaps, up to the last that was delivered
         self._early: dict[int, Entry] = {}
 
     @property
@@ -121,19 +132,49 @@ class RoomDelivery:
         """The entries that may be delivered now, in order. Known ones are dropped; early ones wait."""
         ready = self._take_early()
         for entry in entries:
-            if entry.seq == self.delivered + 1:
-                self.delivered = entry.seq
+            if entry.seq <= self.delivered:
+                self.is_forked = self.is_forked or self._differs(entry)
+            elif entry.seq == self.delivered + 1 and not self.is_forked:
+                self._keep(entry)
                 ready += [entry, *self._take_early()]
-            elif entry.seq > self.delivered and len(self._early) < MAX_EARLY:
+            elif len(self._early) < MAX_EARLY:
                 self._early[entry.seq] = entry
         return ready
 
     def _take_early(self) -> list[Entry]:
         taken: list[Entry] = []
-        while (following := self._early.pop(self.delivered + 1, None)) is not None:
+        while not self.is_forked and (following := self._early.pop(self.delivered + 1, None)) is not None:
             taken.append(following)
-            self.delivered = following.seq
+            self._keep(following)
         return taken
+
+    def _keep(self, entry: Entry) -> None:
+        if self.recent and self.recent[-1].seq + 1 != entry.seq:
+            self.recent.clear()
+        self.recent.append(entry)
+        self.delivered = entry.seq
+
+    def _differs(self, entry: Entry) -> bool:
+        at = entry.seq - self.recent[0].seq if self.recent else -1
+        return 0 <= at < len(self.recent) and self.recent[at].at_ms != entry.at_ms
+
+    def compare(self, seq: int, at_ms: int, delivered_before: int) -> None:
+        """The last entry of the log; `delivered_before`: what was delivered before this was asked."""
+        last = self.recent[-1] if self.recent else None
+        if seq < delivered_before or (last is not None and last.seq == seq and last.at_ms != at_ms):
+            self.is_forked = True
+
+    def restart(self, log: Iterable[Entry]) -> int:
+        """Continue with this log, read from the first remembered entry on. Returns how many delivered entries it does
+        not have; what it has instead of them can be delivered now."""
+        times = {entry.seq: entry.at_ms for entry in log}
+        before = self.delivered
+        while self.recent and times.get(self.recent[-1].seq) != self.recent[-1].at_ms:
+            self.delivered = self.recent.pop().seq - 1
+        if not self.recent:
+            self.delivered = min(self.delivered, min(times, default=1) - 1)
+        self.is_forked, self._early = False, {}
+        return before - self.delivered
 
     def skip_to(self, seq: int) -> None:
         """The log does not reach back to what is missing: continue behind it."""

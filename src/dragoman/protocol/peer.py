@@ -192,6 +192,7 @@ class RoomEntry(msgspec.Struct, array_like=True, frozen=True):
     lang: str
     text: str
     about: str = ""
+    at_ms: int = 0
 
 
 class RoomEntries(Peer, tag="room_entries", frozen=True):

@@ -68,6 +68,11 @@ class Metrics:
             "dragoman_room_delivery_seconds",
             "From the append of an entry to its delivery, by the clocks of both instances",
         )
+        self.room_log_restarts = make.counters(
+            "dragoman_room_log_restarts_total",
+            "Rooms here with a new log epoch, because Redis lost entries: that members had (lost), or not (complete)",
+            ["entries"],
+        )
         self.room_refused = make.counters("dragoman_room_refused_total", "Refused room commands", ["reason"])
         self.withheld = make.counter("dragoman_quiet_finals_total", "Finals without speech, which made no job")
         self.sessions = make.gauge("dragoman_sessions", "Open sessions")

@@ -1,6 +1,7 @@
 """Rooms on every kind of Redis: a conversation from its first member to its transcript, by the time of Redis itself."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from dragoman.store.rooms.rooms import (
     RoomBounds,
     RoomCounts,
     Rooms,
+    RoomState,
     Updated,
     Visited,
 )
@@ -65,10 +67,14 @@ async def test_a_conversation_from_its_first_member_to_its_transcript(rooms: Roo
     await joined(rooms, member("s2", "es", "b", voice=True), member("s3", "fr", "b", role=Role.LISTENER))
 
     said = await say(rooms, "s1:u0")
-    assert said == Appended(1, False, [Planned("es", 1, True), Planned("fr", 1, False)], ["a", "b"])
-    assert await say(rooms, "s1:u0", text="hello again") == Appended(1, True, said.planned, ["a", "b"])
+    assert isinstance(said, Appended)
+    assert said == Appended(1, said.at_ms, False, [Planned("es", 1, True), Planned("fr", 1, False)], ["a", "b"])
+    again = await say(rooms, "s1:u0", text="hello again")
+    assert isinstance(again, Appended)
+    assert (again.seq, again.again, again.planned) == (1, True, said.planned)
     translated = await rooms.append_translation(ROOM, "s1:u0", "es", 1, "hola")
-    assert translated == Appended(2, False, [], ["a", "b"])
+    assert isinstance(translated, Appended)
+    assert translated == Appended(2, translated.at_ms, False, [], ["a", "b"])
     assert await rooms.append_translation(ROOM, "s1:u0", "es", 1, "hola") is Refusal.LATE
     assert isinstance(await rooms.append_translation(ROOM, "s1:u0", "fr", 1, "", reason="no_node"), Appended)
     assert await rooms.plan(ROOM, "s1:u0", "es") == Done(2)
@@ -80,18 +86,20 @@ async def test_a_conversation_from_its_first_member_to_its_transcript(rooms: Roo
         Entry(3, EntryKind.UNTRANSLATED, "s1:u0", "fr", "no_node"),
         Entry(4, EntryKind.LOST, "s9:u0", "en", "NO_NODE", b'{"name":"Ana"}'),
     ]
-    assert await rooms.read(ROOM, 0, 100) == log
-    assert await rooms.read(ROOM, 1, 2, upto=3) == log[1:3]
+    found = await rooms.read(ROOM, 0, 100)
+    assert [replace(entry, at_ms=0) for entry in found] == log
+    assert found[0].at_ms == said.at_ms
+    assert await rooms.read(ROOM, 1, 2, upto=3) == found[1:3]
     assert [await rooms.last(ROOM, captions) for captions in (1, 2, 50)] == [3, 0, 0]
 
     closed = await rooms.close(ROOM, "host", only_if_over=False)
     assert isinstance(closed, Closed)
     assert (closed.code, closed.instances, sorted(closed.sessions)) == (CODE, ["a", "b"], ["s1", "s2", "s3"])
-    assert await rooms.read(ROOM, 0, 100) == log
+    assert await rooms.read(ROOM, 0, 100) == found
     info = await rooms.info(ROOM)
     assert info is not None
     assert (info.closed, info.seq, info.settings) == ("host", 4, b'{"guests":true}')
-    assert await rooms.version(ROOM) is None
+    assert await rooms.state(ROOM) is None
     assert await rooms.join(ROOM, member("s1", "en")) is Refusal.NONE
     assert await rooms.members(ROOM) == []
 
@@ -149,7 +157,7 @@ async def test_members_change_what_they_hear(rooms: Rooms) -> None:
     assert isinstance(changed, Updated)
     assert (changed.member.hears, changed.member.muted, changed.version) == ("fr", True, 3)
     assert await rooms.counts(ROOM) == RoomCounts({"a": 1, "b": 1}, {"en": 1, "fr": 1}, {"fr": 1})
-    assert await rooms.version(ROOM) == (3, 0)
+    assert await rooms.state(ROOM) == RoomState(3, 0, "e1", 0)
     with pytest.raises(ValueError, match="a member cannot change"):
         await rooms.update(ROOM, "s2", 0, {"role": "host"})
 
@@ -167,7 +175,8 @@ async def test_an_overdue_language_ends_at_a_visit_and_an_empty_room_is_over(red
 
     await wait_until(visited)
     assert isinstance(visits[-1], Visited)
-    assert visits[-1].expired == [Entry(2, EntryKind.UNTRANSLATED, "s1:u0", "es", "timeout")]
+    at_ms = visits[-1].expired[0].at_ms
+    assert visits[-1].expired == [Entry(2, EntryKind.UNTRANSLATED, "s1:u0", "es", "timeout", at_ms=at_ms)]
     assert (visits[-1].instances, visits[-1].over) == (["a"], "")
     assert await rooms.close(ROOM, "empty", only_if_over=True) is Refusal.OPEN
     for session in ("s1", "s2"):

@@ -80,6 +80,45 @@ def test_entries_are_delivered_once_in_order_and_without_gaps(pushes: list[list[
     assert not delivery.has_hole
 
 
+# -- entries that Redis has lost ---------------------------------------------------------------
+
+
+def at(seq: int, at_ms: int) -> Entry:
+    return Entry(seq, EntryKind.ORIGINAL, f"s:u{seq}", "en", f"sentence {seq}", at_ms=at_ms)
+
+
+def test_an_entry_of_another_time_under_a_delivered_number_stops_the_delivery() -> None:
+    delivery = RoomDelivery(0)
+    delivery.receive([at(1, 10), at(2, 20), at(3, 30)])
+    assert delivery.receive([at(2, 20), at(4, 40)]) == [at(4, 40)], "a known entry changes nothing"
+    assert delivery.receive([at(4, 41), at(5, 50)]) == []
+    log = [at(1, 10), at(2, 20), at(3, 30), at(4, 41), at(5, 50)]
+    assert delivery.restart(log) == 1
+    assert delivery.receive(log) == log[3:]
+    assert (delivery.delivered, delivery.is_forked) == (5, False)
+
+
+@pytest.mark.parametrize(
+    ("seq", "at_ms", "before", "forked"),
+    [(3, 30, 3, False), (2, 20, 3, True), (2, 20, 2, False), (3, 31, 3, True), (4, 40, 3, False)],
+)
+def test_the_end_of_the_log_is_compared_with_what_was_delivered(
+    seq: int, at_ms: int, before: int, forked: bool
+) -> None:
+    delivery = RoomDelivery(0)
+    delivery.receive([at(1, 10), at(2, 20), at(3, 30)])
+    delivery.compare(seq, at_ms, before)
+    assert delivery.is_forked is forked
+
+
+@pytest.mark.parametrize(("log", "lost"), [([], 3), ([at(1, 11)], 3), ([at(1, 10)], 2), ([at(2, 20), at(3, 30)], 0)])
+def test_delivery_continues_after_the_last_common_entry(log: list[Entry], lost: int) -> None:
+    delivery = RoomDelivery(0)
+    delivery.receive([at(1, 10), at(2, 20), at(3, 30), at(5, 50)])
+    assert delivery.restart(log) == lost
+    assert (delivery.delivered, delivery.has_hole) == (3 - lost, False)
+
+
 # -- who gets what -----------------------------------------------------------------------------
 
 

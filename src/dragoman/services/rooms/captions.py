@@ -75,7 +75,7 @@ class Captions:
             return appended
         if not appended.again:
             self._metrics.room_captions.inc()
-            entry = Entry(appended.seq, EntryKind.ORIGINAL, caption, lang, text, about)
+            entry = Entry(appended.seq, EntryKind.ORIGINAL, caption, lang, text, about, appended.at_ms)
             self.distribute(room_id, [entry], appended.instances)
         for planned in appended.planned:
             self._translate(room_id, caption, planned, lang, text, context, vocabulary, tenant)
@@ -141,7 +141,7 @@ class Captions:
         if isinstance(appended, Appended):
             self._metrics.room_translations.labels(reason or "translated").inc()
             kind = EntryKind.UNTRANSLATED if reason else EntryKind.TRANSLATION
-            entry = Entry(appended.seq, kind, caption, planned.lang, text or reason)
+            entry = Entry(appended.seq, kind, caption, planned.lang, text or reason, at_ms=appended.at_ms)
             self.distribute(room_id, [entry], appended.instances)
 
     # -- distribution ----------------------------------------------------------------------------
@@ -150,7 +150,10 @@ class Captions:
         """To the members on every instance. A push that fails costs a moment: the other instance reads the log."""
         appended_at = time()
         self._deliver(room_id, entries, appended_at)
-        wire = [RoomEntry(one.seq, one.kind, one.caption, one.lang, one.text, one.about.decode()) for one in entries]
+        wire = [
+            RoomEntry(one.seq, one.kind, one.caption, one.lang, one.text, one.about.decode(), one.at_ms)
+            for one in entries
+        ]
         self.push(instances, RoomEntries(room_id, wire, appended_at))
 
     def push(self, instances: Iterable[str], message: InboxMessage) -> None:
@@ -164,7 +167,7 @@ class Captions:
 
     def on_entries(self, message: RoomEntries) -> None:
         entries = [
-            Entry(one.seq, EntryKind(one.kind), one.caption, one.lang, one.text, one.about.encode())
+            Entry(one.seq, EntryKind(one.kind), one.caption, one.lang, one.text, one.about.encode(), one.at_ms)
             for one in message.entries
         ]
         self._deliver(message.room_id, entries, message.appended_at)

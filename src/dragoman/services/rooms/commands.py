@@ -6,6 +6,7 @@ The commands of one session are executed one after another, each by its own scri
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import monotonic, time
 from typing import Any, assert_never
 
@@ -152,7 +153,8 @@ class RoomCommands:
         if self._caption_rate is not None and not self._caption_rate.take(session.id, monotonic()):
             raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "Too many captions in a minute: wait a moment.")
         about = About(session.id, member.info.name, "text", int(time() * 1000))
-        word = await self._captions.append(
+        append = partial(
+            self._captions.append,
             room.id,
             f"{session.id}:t{command.client_msg_id}",
             session.id,
@@ -164,6 +166,10 @@ class RoomCommands:
             vocabulary=settings_of(room.info).vocabulary,
             tenant=room.info.tenant,
         )
+        word = await append()
+        if word is Refusal.NOT_MEMBER:  # Redis may have lost that it joined
+            await self._local.join_again(room)
+            word = await append()
         if word is not None:
             raise refused(word)
         member.said.append(text)

@@ -8,6 +8,10 @@ An entry that is missing is read from the log: at once if a later one was pushed
 once a second. A member that has just joined reads the log from its cursor first and is *live* when it has reached what
 the others have. The socket of a member is the one by which it joined: after a resume nothing is sent to it until it
 joins again.
+
+If Redis has lost entries that were delivered here, the log gets another epoch. Each instance then goes back to the last
+entry that it has in common with the log, informs its members by `room_joined`, and lets those join again that Redis has
+lost.
 """
 
 import asyncio
@@ -18,7 +22,8 @@ from time import time
 
 import structlog
 
-from dragoman.domain.rooms import Entry, EntryKind, Member, Role, RoomDelivery, about_of
+from dragoman.domain.rooms import RECENT, Entry, EntryKind, Member, Role, RoomDelivery, about_of
+from dragoman.protocol import ids
 from dragoman.protocol.audio import NO_AUDIO, PCM16
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import RoomEnd
@@ -28,6 +33,7 @@ from dragoman.protocol.rooms import (
     CaptionLost,
     CaptionTranslation,
     RoomExpired,
+    RoomJoined,
     RoomMember,
     RoomMembers,
     Speaker,
@@ -36,11 +42,10 @@ from dragoman.protocol.session import TranslationResult
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
-from dragoman.store.rooms.rooms import RoomInfo, Rooms
+from dragoman.store.rooms.rooms import Refusal, RoomInfo, Rooms
 
 log = structlog.get_logger(__name__)
 
-RECENT = 1000  # entries of a room that joiners get without a read of the log
 READ = 500  # entries of one read of the log
 MAX_ORIGINALS = 512  # captions of a room whose text is known here
 FIRST_FOREIGN_INDEX = 1_000_000_000  # of utterances of others, for clients that know only translation_result
@@ -126,12 +131,16 @@ class LocalMember:
 
 
 class LocalRoom:
-    def __init__(self, info: RoomInfo, seq: int) -> None:
+    def __init__(self, info: RoomInfo, seq: int, entries: Iterable[Entry]) -> None:
+        """`entries`: what was in the log before the first member joined here."""
         self.id, self.info = info.room, info
+        self.log_epoch = info.log_epoch  # of the entries that were delivered here
         self.members: dict[str, LocalMember] = {}
-        self.delivery = RoomDelivery(seq)
-        self._recent: deque[Entry] = deque(maxlen=RECENT)  # without gaps, up to the last that was delivered
+        before = [entry for entry in entries if entry.seq <= seq]
+        self.delivery = RoomDelivery(seq, before)
         self._originals: OrderedDict[str, Entry] = OrderedDict()
+        for entry in before:
+            self._keep_original(entry)
         self._hearing: dict[str, list[LocalMember]] | None = None  # live members by language
         self._with_originals: list[LocalMember] = []
         self._existing: dict[str, list[LocalMember]] = {}
@@ -173,51 +182,54 @@ class LocalRoom:
 
     # -- entries ---------------------------------------------------------------------------------
 
-    def start(self, entries: Iterable[Entry]) -> None:
-        """What was in the log before the first member joined here."""
-        for entry in entries:
-            if entry.seq <= self.delivery.delivered:
-                self._keep(entry)
-
     def receive(self, entries: Iterable[Entry]) -> None:
         for entry in self.delivery.receive(entries):
-            self._keep(entry)
+            self._keep_original(entry)
             self._deliver(entry)
+
+    def restart(self, log_epoch: str, log: list[Entry]) -> int:
+        """Continue with another log, and inform the members. Returns how many entries are lost."""
+        lost, self.log_epoch = self.delivery.restart(log), log_epoch
+        for member in self.members.values():
+            if not member.info.existing:
+                # A member that is not live yet has received less than the others: nobody knows how much of this log.
+                seq = self.delivery.delivered if member.live else 0
+                member.send(self.joined(member.info, seq, complete=member.live and not lost))
+        self.receive(log)
+        return lost
+
+    def joined(self, member: Member, seq: int, *, complete: bool, unserved: str | None = None) -> RoomJoined:
+        said = (self.id, self.info.code, member.session, member.role.value, self.log_epoch, seq, complete, unserved)
+        return RoomJoined(*said)
 
     def recent_after(self, seq: int) -> list[Entry] | None:
         """The delivered entries after `seq`; None if some are not in memory."""
         if seq >= self.delivery.delivered:
             return []
-        if not self._recent or self._recent[0].seq > seq + 1:
+        recent = self.delivery.recent
+        if not recent or recent[0].seq > seq + 1:
             return None
-        return [entry for entry in self._recent if entry.seq > seq]
+        return [entry for entry in recent if entry.seq > seq]
 
     def after_captions(self, captions: int) -> int:
         """The number after which the last `captions` captions lie, as far as they are in memory."""
-        for entry in reversed(self._recent):
+        for entry in reversed(self.delivery.recent):
             if entry.is_original:
                 captions -= 1
                 if captions <= 0:
                     return entry.seq - 1
-        return self._recent[0].seq - 1 if self._recent else self.delivery.delivered
+        return self.delivery.recent[0].seq - 1 if self.delivery.recent else self.delivery.delivered
 
     def send(self, member: LocalMember, entries: Iterable[Entry]) -> None:
         """Entries that the others have already: those that concern the member."""
         for entry in entries:
-            if entry.is_original:
-                self._keep_original(entry)
+            self._keep_original(entry)
             if entry.concerns(member.info) and not member.info.existing:
                 member.send(message_of(self.id, entry, self._text_of(entry)))
 
-    def _keep(self, entry: Entry) -> None:
-        if self._recent and self._recent[-1].seq + 1 != entry.seq:
-            self._recent.clear()
-        self._recent.append(entry)
-        if entry.is_original:
-            self._keep_original(entry)
-
     def _keep_original(self, entry: Entry) -> None:
-        self._originals[entry.caption] = entry
+        if entry.is_original:
+            self._originals[entry.caption] = entry
         if len(self._originals) > MAX_ORIGINALS:
             self._originals.popitem(last=False)
 
@@ -360,8 +372,7 @@ class LocalRooms:
             info, entries = await asyncio.gather(self._store.info(room_id), reading)
             if info is None:
                 return None
-            room = self._rooms[room_id] = LocalRoom(info, seq)
-            room.start(entries)
+            room = self._rooms[room_id] = LocalRoom(info, seq, entries)
             room.receive(entries)
             return room
         finally:
@@ -412,7 +423,9 @@ class LocalRooms:
         room = self._rooms.get(room_id)
         if room is not None:
             room.receive(entries)
-            if room.delivery.has_hole:
+            if room.delivery.is_forked:
+                self._tasks.spawn(self.restart(room), "room-restart")
+            elif room.delivery.has_hole:
                 self._tasks.spawn(self.repair(room), "room-repair")
 
     async def repair(self, room: LocalRoom) -> None:
@@ -425,14 +438,62 @@ class LocalRooms:
                 pass
         finally:
             self._repairing.discard(room.id)
+        if room.delivery.is_forked:
+            await self.restart(room)
 
     async def _read_on(self, room: LocalRoom) -> int:
-        """Deliver the next entries of the log; returns how many there were."""
-        entries = await self._store.read(room.id, room.delivery.delivered, READ)
+        """Deliver the next entries of the log; returns how many were read, 0 if none was new. The last delivered one is
+        read again, to compare it."""
+        before = room.delivery.delivered
+        entries = await self._store.read(room.id, max(before - 1, 0), READ)
         if entries and entries[0].seq > room.delivery.delivered + 1:
             room.delivery.skip_to(entries[0].seq - 1)  # the log no longer reaches back
         room.receive(entries)
-        return len(entries)
+        return len(entries) if room.delivery.delivered > before else 0
+
+    async def poll(self, room: LocalRoom) -> None:
+        """Compare what was delivered and known here with the room in Redis."""
+        delivered, version = room.delivery.delivered, room.info.version
+        state = await self._store.state(room.id)
+        if state is None:
+            self.end(room.id, RoomEnd.GONE)
+            return
+        room.delivery.compare(state.seq, state.appended_ms, delivered)
+        if room.delivery.is_forked or state.version < version:
+            await self.restart(room)
+        elif state.log_epoch != room.log_epoch:
+            await self.follow(room, state.log_epoch)
+        elif state.seq > room.delivery.delivered:
+            await self.repair(room)
+        if state.version > room.info.version:
+            self.changed(room)
+
+    # -- entries that Redis has lost -----------------------------------------------------------------
+
+    async def restart(self, room: LocalRoom) -> None:
+        """Redis has lost what was delivered or known here: the log gets another epoch."""
+        changed = await self._store.change_log_epoch(room.id, room.log_epoch, ids.log_epoch())
+        if not isinstance(changed, Refusal):
+            await self.follow(room, changed.log_epoch)
+
+    async def follow(self, room: LocalRoom, log_epoch: str) -> None:
+        """The log has another epoch."""
+        recent = room.delivery.recent
+        first = recent[0].seq if recent else room.delivery.delivered
+        entries = await self._store.read(room.id, max(first - 1, 0), RECENT + READ)
+        if room.log_epoch == log_epoch:
+            return
+        lost = room.restart(log_epoch, entries)
+        self._metrics.room_log_restarts.labels("lost" if lost else "complete").inc()
+        log.warning("Redis has lost entries of a room", room=room.id, lost_here=lost)
+        await self.join_again(room)
+        self.changed(room)
+
+    async def join_again(self, room: LocalRoom) -> None:
+        """Members whose joining Redis has lost."""
+        known = {one.session for one in await self._store.members(room.id)}
+        for member in [one.info for session, one in room.members.items() if session not in known]:
+            await self._store.join(room.id, member)
 
     async def send_from(self, room: LocalRoom, member: LocalMember, cursor: int) -> None:
         """Send what the log has after `cursor`; then the member is live, in the same step of the loop."""

@@ -5,6 +5,7 @@ A script decides each change; this module executes what follows from it, here an
 """
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from time import monotonic
 
 import msgspec
@@ -106,7 +107,7 @@ class RoomMembership:
         joined, room = await self._enter(session, room_id, member)
         code = room.info.code
         socket.send(encode(wire.RoomCreateAck(code, room_id, None if existing else f"/room/{room_id}")))
-        self._admit(session, socket, room, joined, joined.seq)
+        self._admit(session, socket, room, joined)
 
     async def open_room(
         self, *, tenant: str, creator: str, settings: RoomSettings, persistent: bool, locked: bool = False
@@ -142,6 +143,7 @@ class RoomMembership:
         asked = (command.speaks, command.hears, command.voice, command.originals, command.last_room_seq)
         member = self._member(session, command, existing=asked == (None,) * len(asked))
         joined, room = await self._enter(session, room_id, member)
+        joined = await self._same_log(room, joined, command)
         if member.existing:
             socket.send(encode(wire.RoomCreateAck(room.info.code, room_id)))
             cursor = joined.seq
@@ -161,7 +163,7 @@ class RoomMembership:
         if info is None or info.tenant != ids.tenant_of(session.subject):
             raise refused(Refusal.NONE)
 
-    def _admit(self, session: Session, socket: Socket, room: LocalRoom, joined: Joined, cursor: int) -> None:
+    def _admit(self, session: Session, socket: Socket, room: LocalRoom, joined: Joined) -> None:
         """A member for whom the log is empty."""
         if not joined.member.existing:
             socket.send(encode(self._joined(room, joined, complete=True)))
@@ -197,18 +199,18 @@ class RoomMembership:
         same_log = command.log_epoch in (None, joined.log_epoch) and last <= joined.seq
         return (max(last, oldest), last >= oldest) if same_log else (oldest, False)
 
+    async def _same_log(self, room: LocalRoom, joined: Joined, command: wire.RoomJoin) -> Joined:
+        """A member may be the first that knows of entries that Redis has lost."""
+        if command.log_epoch == joined.log_epoch and (command.last_room_seq or 0) > joined.seq:
+            await self._local.restart(room)
+        elif joined.log_epoch != room.log_epoch:
+            await self._local.follow(room, joined.log_epoch)
+        return replace(joined, log_epoch=room.log_epoch)
+
     def _joined(self, room: LocalRoom, joined: Joined, complete: bool) -> wire.RoomJoined:
-        member = joined.member
-        return wire.RoomJoined(
-            room_id=room.id,
-            room_code=room.info.code,
-            you=member.session,
-            role=member.role.value,
-            log_epoch=joined.log_epoch,
-            room_seq=joined.seq,
-            complete=complete,
-            unserved=None if member.hears in self._view.fleet.text_targets() else member.hears,
-        )
+        hears = joined.member.hears
+        unserved = None if hears in self._view.fleet.text_targets() else hears
+        return room.joined(joined.member, joined.seq, complete=complete, unserved=unserved)
 
     def _member(self, session: Session, command: wire.RoomCreate | wire.RoomJoin, *, existing: bool) -> Member:
         init = session.init

@@ -7,7 +7,6 @@ plus one poll.
 
 import structlog
 
-from dragoman.protocol.codes import RoomEnd
 from dragoman.services.metrics import Metrics
 from dragoman.services.rooms.captions import Captions
 from dragoman.services.rooms.local_rooms import LocalRoom, LocalRooms
@@ -51,19 +50,8 @@ class RoomUpkeep:
         await self._store.schedule(room_id, visited.next_ms, visited.claim)
 
     async def poll_local(self) -> None:
-        """What a lost push has not brought: entries, and changes of members and settings."""
-        await in_slices(list(self._local), self._poll)
-
-    async def _poll(self, room: LocalRoom) -> None:
-        found = await self._store.version(room.id)
-        if found is None:
-            self._local.end(room.id, RoomEnd.GONE)
-            return
-        version, seq = found
-        if seq > room.delivery.delivered:
-            await self._local.repair(room)
-        if version > room.info.version:
-            self._local.changed(room)
+        """What a lost push has not brought: entries, changes of members and settings. And what Redis has lost."""
+        await in_slices(list(self._local), self._local.poll)
 
     async def renew(self) -> None:
         """What is written once and may expire or be lost: the code of a room, its next visit, the room of a session."""

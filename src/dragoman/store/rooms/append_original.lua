@@ -9,7 +9,7 @@
 --       text     str
 --       about    str  JSON
 --
--- Returns {'OK', seq, 1 if it was appended before, planned languages, instances}; of a caption that was appended before
+-- Returns {'OK', seq, ms, 1 if it was appended before, planned languages, instances}; of a caption that was appended before
 -- the languages that are still pending. A language is {lang, n, 1 if a member wants its voice}. Or 'NONE', 'NOT_MEMBER',
 -- 'FENCED' (the session joined with a higher epoch) or 'PAUSED'. A session that has left may still have lost something.
 local row, planned = redis.call('HGET', captions, caption), {}
@@ -21,7 +21,7 @@ if row then
         end
     end
     table.sort(planned, function(one, other) return one[1] < other[1] end)
-    return {'OK', row.seq, 1, planned, counted('i:')}
+    return {'OK', row.seq, now, 1, planned, counted('i:')}
 end
 local member = redis.call('HGET', members, session)
 if not member and kind ~= 'lost' then return 'NOT_MEMBER' end
@@ -36,4 +36,4 @@ redis.call('RPUSH', recent, row.seq)
 redis.call('LTRIM', recent, -1000, -1)
 trim()
 renew()
-return {'OK', row.seq, 0, planned, counted('i:')}
+return {'OK', row.seq, now, 0, planned, counted('i:')}

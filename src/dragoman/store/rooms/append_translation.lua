@@ -7,7 +7,7 @@
 --       kind     str  translation or untranslated
 --       text     str  the translation, or the reason
 --
--- Returns {'OK', seq, instances}, 'NONE' or 'LATE' (the language has its end, or was planned anew).
+-- Returns {'OK', seq, ms, instances}, 'NONE' or 'LATE' (the language has its end, or was planned anew).
 local found = redis.call('HGET', captions, caption)
 local row = found and cjson.decode(found)
 local state = row and row.langs[lang]
@@ -15,4 +15,4 @@ if not state or state.s ~= 'pending' or state.n ~= n then return 'LATE' end
 local seq = finish(row, caption, lang, kind, text)
 trim()
 renew()
-return {'OK', seq, counted('i:')}
+return {'OK', seq, now, counted('i:')}

@@ -3,7 +3,7 @@
 -- USES  room_log
 -- ARGV  limit  int
 --
--- Returns {'OK', entries as {seq, caption, lang}, instances, ms until the next visit, 'empty', 'idle' or ''} or 'NONE'.
+-- Returns {'OK', ms, entries as {seq, caption, lang}, instances, ms until the next visit, 'empty', 'idle' or ''} or 'NONE'.
 local expired = {}
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', 0, limit)) do
     local lang, caption = name:match('^(.-)|(.*)$')
@@ -16,4 +16,4 @@ local why, left = over()
 local first = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
 -- A room may become empty at any moment, and nothing else brings its next visit forward.
 left = math.min(left, persistent and idle_ms or empty_grace_ms, first[2] and first[2] - now or left)
-return {'OK', expired, counted('i:'), math.max(left, 0), why}
+return {'OK', now, expired, counted('i:'), math.max(left, 0), why}

@@ -4,7 +4,7 @@
 --       members     hash    JSON by session
 --       seniority   zset    sessions by their order of becoming host
 --       counts      hash    members by i:<instance>, h:<language heard>, v:<language wanted as voice>, r:host
---       log         stream  entries; the id is <seq>-0
+--       log         stream  entries; the id is <seq>-<ms of the append>
 --       captions    hash    JSON by caption: seq, lang, kind, and the state of each planned language
 --       recent      list    seq of the last captions
 --       pending     zset    <lang>|<caption> by deadline, ms

@@ -5,8 +5,8 @@
 -- Returns nothing: the script that uses it returns.
 local function append(kind, caption, lang, text, about)
     local seq = redis.call('HINCRBY', info, 'seq', 1)
-    redis.call('XADD', log, seq .. '-0', 'k', kind, 'c', caption, 'l', lang, 't', text, 'a', about)
-    redis.call('HSET', info, 'active_ms', now)
+    redis.call('XADD', log, seq .. '-' .. string.format('%.0f', now), 'k', kind, 'c', caption, 'l', lang, 't', text, 'a', about)
+    redis.call('HSET', info, 'active_ms', now, 'appended_ms', now)
     return seq
 end
 
@@ -44,7 +44,7 @@ local function trim()
                 redis.call('ZREM', pending, lang .. '|' .. caption)
             end
             redis.call('HDEL', captions, caption)
-            if (redis.call('LINDEX', recent, 0) or '') .. '-0' == oldest[1] then redis.call('LPOP', recent) end
+            if redis.call('LINDEX', recent, 0) == oldest[1]:match('^%d+') then redis.call('LPOP', recent) end
         end
     end
 end

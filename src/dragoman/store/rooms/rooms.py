@@ -39,6 +39,7 @@ JOIN_ROOM = Script.beside(__file__, "join_room")
 UPDATE_MEMBER = Script.beside(__file__, "update_member")
 END_MEMBER = Script.beside(__file__, "end_member")
 TRANSFER_HOST = Script.beside(__file__, "transfer_host")
+CHANGE_LOG_EPOCH = Script.beside(__file__, "change_log_epoch")
 SET_ROOM_FIELD = Script.beside(__file__, "set_room_field")
 APPEND_ORIGINAL = Script.beside(__file__, "append_original")
 PLAN_TRANSLATION = Script.beside(__file__, "plan_translation")
@@ -127,6 +128,23 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochChanged:
+    log_epoch: str
+    version: int
+    instances: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RoomState:
+    """What an instance with members compares every second."""
+
+    version: int
+    seq: int
+    log_epoch: str
+    appended_ms: int  # when the last entry was appended
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     lang: str
     n: int  # how often this language of the caption was planned
@@ -141,6 +159,7 @@ class Done:
 @dataclass(frozen=True, slots=True)
 class Appended:
     seq: int
+    at_ms: int
     again: bool
     planned: list[Planned]
     instances: list[str]
@@ -295,6 +314,13 @@ class Rooms:
 
     # -- the log ---------------------------------------------------------------------------------
 
+    async def change_log_epoch(self, room: str, known: str, epoch: str) -> EpochChanged | Refusal:
+        """Redis has lost entries. Only the first call after `known` changes it; each returns the present one."""
+        reply = await self._run(CHANGE_LOG_EPOCH, room, known=known, epoch=epoch)
+        if isinstance(reply, Refusal):
+            return reply
+        return EpochChanged(reply[1].decode(), reply[2], _texts(reply[3]))
+
     async def append_original(
         self,
         room: str,
@@ -313,8 +339,8 @@ class Rooms:
         reply = await self._run(APPEND_ORIGINAL, room, kind=kind.value, **said)
         if isinstance(reply, Refusal):
             return reply
-        _, seq, again, planned, instances = reply
-        return Appended(seq, bool(again), [_planned(*one) for one in planned], _texts(instances))
+        _, seq, at_ms, again, planned, instances = reply
+        return Appended(seq, at_ms, bool(again), [_planned(*one) for one in planned], _texts(instances))
 
     async def plan(self, room: str, caption: str, lang: str) -> Planned | Done | Refusal:
         """Announce the room before it."""
@@ -332,8 +358,8 @@ class Rooms:
         reply = await self._run(APPEND_TRANSLATION, room, **said)
         if isinstance(reply, Refusal):
             return reply
-        _, seq, instances = reply
-        return Appended(seq, False, [], _texts(instances))
+        _, seq, at_ms, instances = reply
+        return Appended(seq, at_ms, False, [], _texts(instances))
 
     async def expire_pending(self, room: str) -> Visited | Refusal:
         """End what is overdue. What is read here is as old as the claim that goes with it."""
@@ -341,16 +367,16 @@ class Rooms:
         reply = await self._run(EXPIRE_PENDING, room, limit=MAX_EXPIRED)
         if isinstance(reply, Refusal):
             return reply
-        _, expired, instances, next_ms, over = reply
+        _, at_ms, expired, instances, next_ms, over = reply
         entries = [
-            Entry(seq, EntryKind.UNTRANSLATED, caption.decode(), lang.decode(), TIMEOUT)
+            Entry(seq, EntryKind.UNTRANSLATED, caption.decode(), lang.decode(), TIMEOUT, at_ms=at_ms)
             for seq, caption, lang in expired
         ]
         return Visited(entries, _texts(instances), next_ms, over.decode(), claim)
 
     async def read(self, room: str, after: int, count: int, upto: int = 0) -> list[Entry]:
         """The entries after a seq, up to and with another if it is given. Also of a closed room."""
-        last = f"{upto}-0" if upto else "+"
+        last = str(upto) if upto else "+"
         rows = await self.redis.call("XRANGE", self.keys.room_log(room), f"{after + 1}-0", last, "COUNT", count)
         return [_entry(id, fields) for id, fields in rows]
 
@@ -415,10 +441,13 @@ class Rooms:
         """Captions that the log has."""
         return int(await self.redis.call("HLEN", self.keys.room_captions(room)))
 
-    async def version(self, room: str) -> tuple[int, int] | None:
-        """The version of the members and the last seq; None if the room does not exist or is closed."""
-        found = await self.redis.call("HMGET", self.keys.room_info(room), "version", "seq", "closed")
-        return (int(found[0]), int(found[1])) if found[2] == b"" else None
+    async def state(self, room: str) -> RoomState | None:
+        """None if the room does not exist or is closed."""
+        names = ("version", "seq", "appended_ms", "log_epoch", "closed")
+        found = await self.redis.call("HMGET", self.keys.room_info(room), *names)
+        if found[4] != b"":
+            return None
+        return RoomState(int(found[0]), int(found[1]), found[3].decode(), int(found[2] or 0))
 
     # -- the index of visits ---------------------------------------------------------------------
 
@@ -515,6 +544,6 @@ def _planned(lang: bytes, n: int, voice: int) -> Planned:
 
 def _entry(id: bytes, fields: list[bytes]) -> Entry:
     _, kind, _, caption, _, lang, _, text, _, about = fields
-    return Entry(
-        int(id.partition(b"-")[0]), EntryKind(kind.decode()), caption.decode(), lang.decode(), text.decode(), about
-    )
+    seq, _, at_ms = id.partition(b"-")
+    kind_of = EntryKind(kind.decode())
+    return Entry(int(seq), kind_of, caption.decode(), lang.decode(), text.decode(), about, int(at_ms))

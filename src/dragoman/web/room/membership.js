@@ -182,7 +182,8 @@ export class Membership {
 
   joined(message) {
     const again = this.epoch !== null;
-    if (again && this.epoch !== message.log_epoch) this.cursor = undefined; // another log, with numbers of its own
+    // Another log, with numbers of its own. For a member that is inside it goes on after this number.
+    if (again && this.epoch !== message.log_epoch) this.cursor = this.inside ? message.room_seq : undefined;
     if (!again) this.heardBefore = message.room_seq;
     this.id = message.room_id;
     this.code = message.room_code;
