@@ -28,9 +28,11 @@ def translation(lang: str, text: str) -> str:
     return f"[{lang}] {text}"
 
 
-async def translator(scenario: Scenario, langs: Sequence[str], at: int = 0, work: Work = translates) -> RawNode:
+async def translator(
+    scenario: Scenario, langs: Sequence[str], at: int = 0, work: Work = translates, **options: Any
+) -> RawNode:
     pairs = [list(pair) for pair in permutations(langs, 2)]
-    return await scenario.node(at, work=work, features=FEATURES, languages=(), text_pairs=pairs)
+    return await scenario.node(at, work=work, features=FEATURES, languages=(), text_pairs=pairs, **options)
 
 
 @dataclass

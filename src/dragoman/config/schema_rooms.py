@@ -67,6 +67,17 @@ class Rooms(Section, frozen=True):
             metric="dragoman_room_captions_total",
         ),
     ] = 20000
+    opened_per_minute: Annotated[
+        int,
+        quota(
+            0,
+            100000,
+            "Rooms that a principal, or an address of clients without a token, may open per minute. 0 is any number.",
+            per="principal and instance",
+            answer="`room_error` LIMIT_EXCEEDED",
+            metric='dragoman_room_refused_total{reason="LIMIT_EXCEEDED"}',
+        ),
+    ] = 30
     captions_per_minute: Annotated[
         int,
         quota(

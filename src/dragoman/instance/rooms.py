@@ -45,6 +45,7 @@ class Rooms:
         self.membership = RoomMembership(
             instance, self.store, self.local, self.captions, view,
             history=settings.history, join_by_code=settings.join_by_code,
+            opened_per_minute=settings.opened_per_minute,
         )  # fmt: skip
         self.commands = RoomCommands(
             self.membership, self.store, self.local, self.captions, metrics, tasks,

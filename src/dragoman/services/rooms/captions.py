@@ -65,8 +65,10 @@ class Captions:
         context: str = "",
         vocabulary: tuple[str, ...] = (),
         tenant: str = "default",
+        account: str = "",
     ) -> Refusal | None:
-        """Append what a member said, and have it translated. None: it is in the log, now or from an earlier try."""
+        """Append what a member said, and have it translated by jobs of `account`. None: it is in the log, now or
+        from an earlier try."""
         await self.announce(room_id)
         appended = await self._store.append_original(
             room_id, caption, session, epoch, lang=lang, text=text, about=about
@@ -78,14 +80,15 @@ class Captions:
             entry = Entry(appended.seq, EntryKind.ORIGINAL, caption, lang, text, about, appended.at_ms)
             self.distribute(room_id, [entry], appended.instances)
         for planned in appended.planned:
-            self._translate(room_id, caption, planned, lang, text, context, vocabulary, tenant)
+            self._translate(room_id, caption, planned, lang, text, context, vocabulary, tenant, account)
         return None
 
     def translate(
-        self, room_id: str, original: Entry, planned: Planned, vocabulary: tuple[str, ...], tenant: str
+        self, room_id: str, original: Entry, planned: Planned, vocabulary: tuple[str, ...], tenant: str, account: str
     ) -> None:
         """A language that a member has asked for."""
-        self._translate(room_id, original.caption, planned, original.lang, original.text, "", vocabulary, tenant)
+        lang, text = original.lang, original.text
+        self._translate(room_id, original.caption, planned, lang, text, "", vocabulary, tenant, account)
 
     async def announce(self, room_id: str) -> None:
         """Before the log is written: if this instance ends, another one visits the room in time."""
@@ -110,6 +113,7 @@ class Captions:
         context: str,
         vocabulary: tuple[str, ...],
         tenant: str,
+        account: str,
     ) -> None:
         request = TextRequest(
             request_id=f"{room_id}:{caption}:{planned.lang}:{planned.n}",
@@ -123,6 +127,7 @@ class Captions:
             vocabulary=vocabulary,
             voice=planned.voice,
             tenant=tenant,
+            account=account,
         )
         self._text_jobs.translate(request, partial(self._translated, caption, planned))
 

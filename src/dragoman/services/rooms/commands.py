@@ -152,6 +152,7 @@ class RoomCommands:
             raise RoomRefused(RoomErrorCode.NOT_ALLOWED, "You may read in this room, not write.")
         if self._caption_rate is not None and not self._caption_rate.take(session.id, monotonic()):
             raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "Too many captions in a minute: wait a moment.")
+        _require_jobs(session)
         about = About(session.id, member.info.name, "text", int(time() * 1000))
         append = partial(
             self._captions.append,
@@ -165,6 +166,7 @@ class RoomCommands:
             context=" ".join(member.said),
             vocabulary=settings_of(room.info).vocabulary,
             tenant=room.info.tenant,
+            account=session.account,
         )
         word = await append()
         if word is Refusal.NOT_MEMBER:  # Redis may have lost that it joined
@@ -176,6 +178,7 @@ class RoomCommands:
 
     async def _translate(self, session: Session, command: wire.RoomTranslate) -> None:
         room, member = self._membership.require_room(session)
+        _require_jobs(session)
         await self._captions.announce(room.id)
         found = await self._store.plan(room.id, command.caption_id, command.lang)
         if found is Refusal.NONE:
@@ -184,7 +187,7 @@ class RoomCommands:
             original = room.original(command.caption_id) or await self._store.original(room.id, command.caption_id)
             if original is not None:
                 vocabulary = settings_of(room.info).vocabulary
-                self._captions.translate(room.id, original, found, vocabulary, room.info.tenant)
+                self._captions.translate(room.id, original, found, vocabulary, room.info.tenant, session.account)
         elif isinstance(found, Done) and found.seq <= room.delivery.delivered:
             # The asker alone gets the entry again, outside its cursor. One that was not delivered here yet follows in
             # its turn: sent now, it would move the client's cursor past the entries before it.
@@ -248,3 +251,9 @@ class RoomCommands:
 
     def on_signal(self, message: RoomSignal) -> None:
         self._deliver_signal(message.room_id, message.session_id, bytes(message.frame))
+
+
+def _require_jobs(session: Session) -> None:
+    if not session.may_ask_for_texts:
+        too_many = "Too many of your translations are open: wait until some have ended."
+        raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, too_many)

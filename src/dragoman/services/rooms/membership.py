@@ -82,10 +82,12 @@ class RoomMembership:
         *,
         history: int,
         join_by_code: bool,
+        opened_per_minute: int,
     ) -> None:
         self._instance, self._store, self._local, self._captions = instance, store, local, captions
         self._view, self._history, self._join_by_code = view, history, join_by_code
         self._wrong_codes = RatePerKey(WRONG_CODES_PER_MINUTE)
+        self._opened = RatePerKey(opened_per_minute) if opened_per_minute else None
 
     # -- creating and joining --------------------------------------------------------------------
 
@@ -93,6 +95,8 @@ class RoomMembership:
         self._require_no_room(session)
         if session.room_claim is not None:
             raise RoomRefused(RoomErrorCode.NOT_ALLOWED, "The token is for one room: it cannot open another one.")
+        if self._opened is not None and session.account and not self._opened.take(session.account, monotonic()):
+            raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "Too many rooms in a minute: use one that you have opened.")
         wanted = command.settings or wire.RoomSettings()
         settings = RoomSettings(wanted.guests is not False, tuple(wanted.vocabulary or ()))
         room_id = await self.open_room(

@@ -313,6 +313,20 @@ class Session:
             return End(Outcome.FAILED, ErrorCode.NODE_OVERLOADED, OVERLOADED)
         return None if self._has_room() else End(Outcome.FAILED, ErrorCode.LIMIT_EXCEEDED, TOO_MANY_OPEN)
 
+    @property
+    def account(self) -> str:
+        """Under which its jobs are counted."""
+        return self._holder.account
+
+    @property
+    def may_ask_for_texts(self) -> bool:
+        """Whether its client has few enough open jobs for more text jobs."""
+        limit = self._settings.limits.open_jobs_of(self._holder)
+        if room_for_job(self._dispatcher.open_jobs(self.account) + 1, limit) is not Room.NONE:
+            return True
+        self._metrics.session_limits.labels("jobs").inc()
+        return False
+
     def _has_room(self) -> bool:
         """Whether the job that was just added is within the limits of the session and of its client; near a limit the
         client is asked to pause."""

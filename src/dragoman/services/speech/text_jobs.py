@@ -40,6 +40,7 @@ class TextRequest:
     vocabulary: tuple[str, ...] = ()  # names and terms that the text may contain
     voice: bool = False  # the translation should be spoken, too
     tenant: str = "default"
+    account: str = ""  # under which the job is counted; '' = that of the asker
     trace_id: str = ""
 
 
@@ -78,7 +79,7 @@ class TextJobs:
                 audio_ms=0,
                 needs=needs_of(assignment.pipeline),
                 tenant=request.tenant,
-                account=request.asker,
+                account=request.account or request.asker,
                 text_kind=request.kind,
                 timeout_ms=request.timeout_ms,
             )

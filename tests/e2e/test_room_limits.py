@@ -1,0 +1,65 @@
+"""What one member may ask of rooms, and that speech of others goes on whatever it does."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from dragoman.client import Room, RoomRefused
+from dragoman.domain.limits.sessions import WORK_AT_ONCE
+from support.raw_node import silent
+from support.redis_servers import KeyInspector, RedisAt
+from support.rooms import gathering, translator
+from support.speech import SECRET, TIMEOUT_S, Harness, start_harness, token, with_healthy_client
+from support.waiting import wait_until
+
+JOBS, PER_S, OPENED = 10, 5, 3
+LANGUAGES = [f"l{number}" for number in range(9)]
+
+
+@pytest.fixture(scope="module")
+def limited(
+    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
+    flags: dict[str, object] = {"security__secret": SECRET, "limits__open_jobs_per_principal": JOBS}
+    flags |= {"limits__utterances_per_s": PER_S, "rooms__opened_per_minute": OPENED, "rooms__captions_per_minute": 0}
+    operator = {"Authorization": f"Bearer {token('operator', 'olga')}"}
+    folder = tmp_path_factory.mktemp("room-limits")
+    with start_harness(redis_server, folder, key_inspector, flags, headers=operator) as up:
+        yield up
+
+
+async def test_greedy_member_of_a_room_with_eight_languages_is_slowed_down_and_refused(limited: Harness) -> None:
+    async with with_healthy_client(limited) as scenario, gathering(scenario) as met:
+        node = await translator(scenario, LANGUAGES, work=silent, node_id="texts", token=token("node", "texts"))
+        greedy = await met.join(LANGUAGES[0], token=token(sub="greedy"))
+        for lang in LANGUAGES[1:]:
+            await met.join(lang, token=token(sub=f"reader {lang}"))
+        slowed = await scenario.count("dragoman_session_limits_total{limit=work}")
+        writing = [greedy.room.write(f"sentence {number}") for number in range(2 * WORK_AT_ONCE)]
+        answers = await asyncio.gather(*writing, return_exceptions=True)
+        refused = [one for one in answers if isinstance(one, RoomRefused)]
+        assert refused
+        assert {one.code for one in refused} == {"LIMIT_EXCEEDED"}
+        assert "Too many of your translations are open" in str(refused[0])
+        assert await scenario.count("dragoman_session_limits_total{limit=work}") > slowed
+        assert len(node.jobs) <= 2 * JOBS + len(LANGUAGES)
+        # Another one writes meanwhile.
+        await met.members[1].room.write("unaffected")
+        await greedy.shows("unaffected")
+
+
+async def test_principal_cannot_open_one_room_after_another(limited: Harness) -> None:
+    async with with_healthy_client(limited) as scenario, gathering(scenario) as met:
+        answers = list[str]()
+        for number in range(OPENED + 1):
+            room = Room(met.url(0), name=f"{number}", speaks="en", token=token(sub="opener"))
+            try:
+                await room.join()
+                answers.append("")
+            except RoomRefused as error:
+                answers.append(error.code)
+            await room.leave()
+        assert answers == [""] * OPENED + ["LIMIT_EXCEEDED"]
+        other = await met.join("en", token=token(sub="other"))
+        await wait_until(lambda: other.room.count == 1, TIMEOUT_S)
