@@ -142,6 +142,7 @@ class Room:
         self._greeted: ClientWebSocket | None = None
         self._entered: ClientWebSocket | None = None
         self._asked: dict[str, tuple[RoomRequest, asyncio.Future[None]]] = {}
+        self._sent: set[str] = set()  # of these, also those whose sending failed
         self._reading: asyncio.Task[None] | None = None
 
     @property
@@ -224,7 +225,8 @@ class Room:
     # ------------------------------------------------------------ saying and asking
 
     async def write(self, text: str, lang: str = "") -> None:
-        """Say a sentence. Returns when it is in the room's log; a lost connection neither loses nor doubles it."""
+        """Say a sentence. Returns when it is in the room's log; a lost connection neither loses nor doubles it. If the
+        session is lost, too, before the answer: RoomRefused with the code UNKNOWN_OUTCOME."""
         await self._ask(RoomText(text=text, client_msg_id=_new_id(), lang=lang or None))
 
     async def update(
@@ -275,12 +277,17 @@ class Room:
         try:
             async with asyncio.timeout(timeout_s or self._timing.reconnect_s):
                 if isinstance(request, RoomCreate | RoomJoin) or self._is_in:
-                    await self._session.send_message(request)
+                    await self._send(request)
                 await answer
         except TimeoutError:
             raise SessionError("UNREACHABLE", "the server has not answered") from None
         finally:
             self._asked.pop(request.request_id, None)
+            self._sent.discard(request.request_id)
+
+    async def _send(self, request: RoomRequest) -> None:
+        self._sent.add(request.request_id or "")
+        await self._session.send_message(request)
 
     @property
     def _is_in(self) -> bool:
@@ -305,12 +312,24 @@ class Room:
                         self._receive(message)
                         if isinstance(message, RoomJoined):
                             await self._ask_again()
-                    case Resumed() | Renewed():
+                    case Resumed():
+                        await self._join_again()
+                    case Renewed():
+                        self._give_up_written()
                         await self._join_again()
         except SessionError as error:
             self._end(error)
         else:
             self._end(None)
+
+    def _give_up_written(self) -> None:
+        """Under another session the server cannot know that a sentence was sent before: it would be there twice."""
+        for id in self._sent & self._asked.keys():
+            request, answer = self._asked[id]
+            if isinstance(request, RoomText) and not answer.done():
+                del self._asked[id]
+                why = "the session was lost before the answer: the sentence may be in the log or not"
+                answer.set_exception(RoomRefused("UNKNOWN_OUTCOME", why))
 
     async def _join_again(self) -> None:
         """Before anything else, and once on a connection: the server sends the log from the cursor each time."""
@@ -328,7 +347,7 @@ class Room:
         if not self._is_in:
             self._entered = self._greeted
             for request in [one for one, _ in self._asked.values() if not isinstance(one, RoomCreate | RoomJoin)]:
-                await self._session.send_message(request)
+                await self._send(request)
 
     def _end(self, error: Exception | None) -> None:
         self._captions.end(error)

@@ -27,7 +27,7 @@ from dragoman.domain.sample_sentences import SENTENCES, WORDS_A_MINUTE
 from dragoman.gateway.http_requests import error
 
 INDEX: Final = "index.html"
-ROOM: Final = "/room/{room_id}"  # the page itself asks for the room
+ROOM: Final = "/room/{room_id:[^.]+}"  # the page itself asks for the room; with a dot it is a file
 LANGUAGES_S: Final = 1.0  # how long one answer is good for: many pages ask, and a fleet may be large
 MAX_GROUPS: Final = 64
 MAX_CODES: Final = 4096  # codes of languages in one answer

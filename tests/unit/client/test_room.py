@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dragoman.client import Room
+from dragoman.client import Room, RoomRefused
 from dragoman.protocol.codes import RoomErrorCode
 from dragoman.protocol.rooms import RoomError, RoomJoin, RoomJoined, RoomOk, RoomRequest, RoomText
 from dragoman.protocol.session import SessionResume
@@ -79,3 +79,22 @@ async def test_member_joins_on_the_next_connection_when_redis_was_unavailable_to
     writing = asyncio.create_task(room.write("hello"))
     server.says(RoomOk((await server.hears(RoomText)).request_id or ""))
     await writing
+
+
+async def test_sentence_without_an_answer_is_not_written_again_under_another_session(
+    room: Room, server: FakeServer
+) -> None:
+    writing = asyncio.create_task(room.write("hello"))
+    await server.hears(RoomText)
+    server.forgets = True
+    server.drops()
+    with pytest.raises(RoomRefused, match="may be in the log or not") as error:
+        await writing
+    assert error.value.code == "UNKNOWN_OUTCOME"
+    server.forgets = False
+    welcome(server, await server.hears(RoomJoin))
+    writing = asyncio.create_task(room.write("another"))
+    another = await server.hears(RoomText)
+    server.says(RoomOk(another.request_id or ""))
+    await writing
+    assert [one.text for one in server.received if isinstance(one, RoomText)] == ["hello", "another"]

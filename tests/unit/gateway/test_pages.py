@@ -94,7 +94,15 @@ async def test_cached_file_is_not_sent_again() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/page/", "/page/nothing.js", "/page/../pages.py", "/page/index.html", "/index.html", "/room/"],
+    [
+        "/page/",
+        "/page/nothing.js",
+        "/page/../pages.py",
+        "/page/index.html",
+        "/index.html",
+        "/room/",
+        "/room/nothing.js",
+    ],
 )
 async def test_other_paths_are_not_found(path: str) -> None:
     async with serving() as client, client.get(path) as answer:

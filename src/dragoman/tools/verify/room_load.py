@@ -125,6 +125,8 @@ class RoomMemberLoad:
         except SessionError as error:
             if error.code == RoomErrorCode.SCHEDULER_DEPENDENCY_DOWN:
                 self._ledger.postponed += 1
+            elif error.code == "UNKNOWN_OUTCOME":
+                pass  # not confirmed: it may be in the log
             elif not self.record.is_over:
                 self._ledger.refused.append(f"{self.name} was refused: {error}")
             return False
