@@ -35,7 +35,7 @@ from dragoman.tools.bench.measure import Case, Quantities, in_turns, percentile
 from dragoman.tools.bench.rooms_load import KINDS, LANGUAGES, NODES, WORK_S, original, translation
 from dragoman.tools.bench.rooms_peers import INSTALLERS, NATS, NPM_PACKAGES, peer
 from dragoman.tools.processes import CannotRun, LoadProcess, cpu_s
-from dragoman.tools.report import OnStep, Report, described, number, table
+from dragoman.tools.report import OnStep, Report, described, figure_rows, number, table
 
 SYSTEMS = {"dragoman": "Dragoman", "socketio": "socket.io", "nats": "NATS"}
 MODULE = "dragoman.tools.bench.rooms_load"
@@ -160,7 +160,7 @@ def _max_case(name: str) -> Case[Bench]:
 
 
 class NotSustained(CannotRun):
-    """Messages arrived late, or not at all."""
+    """Messages arrived late or not at all, or a caption was refused."""
 
 
 @dataclass(slots=True)
@@ -181,6 +181,8 @@ class Audience:
         limit_s = captions / rate + OPEN_TIMEOUT_S
         written = await self.writer.call("write", limit_s, first=first, captions=captions, rate=rate)
         found = [await one.call("result", captions=captions) for one in self.readers]
+        if written["failed"].startswith('{"type":"room_error"'):
+            raise NotSustained("the writer was refused")
         for failed in (written["failed"], *(one["failed"] for one in found)):
             if failed:
                 raise CannotRun(f"A client received what it should not have: {failed}")
@@ -321,7 +323,7 @@ class Timeline:
 
     def late_s(self) -> float:
         """From the last result to the last arrival."""
-        return max(self._over_processes("last", max)) - max(self.written["sent"])
+        return max(self._over_processes("last", max)) - float(max(self.written["sent"]))
 
     def quantities(self) -> Quantities:
         written, assigned, sent = (self.written[name] for name in ("written", "assigned", "sent"))
@@ -358,14 +360,12 @@ def conclude(report: Report, samples: Mapping[str, Sequence[Quantities]], not_me
     report.settings["not_measured"] = dict(not_measured)
     report.figures = {name.removeprefix("dragoman_"): value for name, value in report.figures.items()}
     report.ratios = ratios(samples)
-    report.tables += [systems_table(report.figures, report.ratios), stages_table(report.figures)]
-    report.notes += [
-        *notes(report.figures),
-        *(
-            f"{SYSTEMS.get(n.removesuffix('_max'), n)}: not measured; {why.rstrip('.')}."
-            for n, why in not_measured.items()
-        ),
-    ]
+    report.tables += [systems_table(report.figures), stages_table(report.figures)]
+    if report.ratios:
+        report.tables.insert(1, ratios_table(report.ratios))
+    report.notes += notes(report.figures)
+    for name, why in not_measured.items():
+        report.notes.append(f"{SYSTEMS[name.removesuffix('_max')]}: not measured; {why.rstrip('.')}.")
     report.notes.append(verdict(report.ratios))
 
 
@@ -382,49 +382,31 @@ def ratios(samples: Mapping[str, Sequence[Quantities]]) -> dict[str, float]:
     return found
 
 
-def systems_table(figures: Figures, found: Figures) -> Table:
-    columns = [
-        "",
-        "CPU µs a delivery",
-        "we are",
-        "last reader p50 ms",
-        "p99 ms",
-        "we are",
-        "most captions/s",
-        "CPU µs then",
+def systems_table(figures: Figures) -> Table:
+    names = ["cpu_us_per_delivery", "last_reader_p50_ms", "last_reader_p99_ms"]
+    names += ["max_captions_per_s", "max_cpu_us_per_delivery"]
+    columns = ["", "CPU µs", "last p50 ms", "last p99 ms", "max captions/s", "CPU µs at max"]
+    rows = figure_rows(figures, {title: _prefix(name) for name, title in SYSTEMS.items()}, names)
+    return table("CPU of the servers per delivery; from the result to the last reader", columns, rows)
+
+
+def ratios_table(found: Figures) -> Table:
+    rows = [
+        [title, *(interval(found, f"{short}_vs_{name}") for short in RATIOS.values())]
+        for name, title in SYSTEMS.items()
+        if name in INSTALLERS
     ]
-    rows = []
-    for name, title in SYSTEMS.items():
-        own = {
-            key: figures.get(f"{name}_{key}" if name != "dragoman" else key)
-            for key in (
-                "cpu_us_per_delivery",
-                "last_reader_p50_ms",
-                "last_reader_p99_ms",
-                "max_captions_per_s",
-                "max_cpu_us_per_delivery",
-            )
-        }
-        cpu, p50, p99, most, then = (number(value) for value in own.values())
-        rows.append(
-            [
-                title,
-                cpu,
-                interval(found, f"cpu_vs_{name}"),
-                p50,
-                p99,
-                interval(found, f"last_reader_p99_vs_{name}"),
-                most,
-                then,
-            ]
-        )
-    return table("from the result to the last reader; CPU of the server processes", columns, rows)
+    return table("Dragoman's share of it, median (smallest–largest)", ["", "CPU", "last p99"], rows)
 
 
 def interval(found: Figures, name: str) -> str:
     if name not in found:
         return "–"
     return f"{found[name]:.2f} × ({found[f'{name}_min']:.2f}–{found[f'{name}_max']:.2f})"
+
+
+def _prefix(name: str) -> str:
+    return "" if name == "dragoman" else f"{name}_"
 
 
 STAGES = {
@@ -437,10 +419,7 @@ STAGES = {
 
 
 def stages_table(figures: Figures) -> Table:
-    rows = [
-        [title, number(figures.get(f"{name}_p50_ms")), number(figures.get(f"{name}_p99_ms"))]
-        for title, name in STAGES.items()
-    ]
+    rows = figure_rows(figures, {title: f"{name}_" for title, name in STAGES.items()}, ("p50_ms", "p99_ms"))
     return table("Dragoman, by stage", ["", "p50 ms", "p99 ms"], rows)
 
 

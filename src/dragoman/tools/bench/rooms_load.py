@@ -21,7 +21,7 @@ from dragoman.node import Capabilities
 from dragoman.protocol.codec import encode
 from dragoman.protocol.rooms import Caption, CaptionTranslation, Speaker
 from dragoman.tools.bench.speech_load import JOB, NodeLoad, SimulatedNode, ToNode
-from dragoman.tools.processes import open_all, serve, until
+from dragoman.tools.processes import Command, open_all, serve, until
 
 LANGUAGES = ("es", "de", "fr", "it", "pt", "nl", "pl", "sv")
 KINDS = 1 + len(LANGUAGES)  # of an arrival: the original, and a translation into each language
@@ -328,8 +328,13 @@ def translation(number: int, lang: str) -> bytes:
 def main() -> None:
     """One process has either readers or the writer."""
     readers, writer = Readers(), Writer()
-    commands = {"open": readers.open, "join": readers.join, "expect": readers.expect, "result": readers.result}
-    serve({**commands, "open_writer": writer.open, "write": writer.write})
+    commands: dict[str, Command] = {
+        "open": readers.open,
+        "join": readers.join,
+        "expect": readers.expect,
+        "result": readers.result,
+    }
+    serve(commands | {"open_writer": writer.open, "write": writer.write})
 
 
 if __name__ == "__main__":
