@@ -142,7 +142,7 @@ def _max_case(name: str) -> Case[Bench]:
     async def climbed(bench: Bench) -> Quantities:
         seconds = min(bench.settings.seconds, MAX_STEP_S)
         async with audience(name, bench) as room:
-            rate, sustained = bench.settings.rate * GROWTH, Quantities()
+            rate, sustained = bench.settings.rate * GROWTH, {"captions_per_s": 0.0}
             for _ in range(MAX_STEPS):
                 try:
                     found = await room.measure(max(int(seconds * rate), 2), rate)
