@@ -20,6 +20,7 @@ SECONDS, QUICK_SECONDS = 1.0, 0.2
 LONG_SECONDS, QUICK_LONG_SECONDS = 20.0, 2.0
 WARMUP_S, QUICK_WARMUP_S = 5.0, 0.5
 ROUNDS, QUICK_ROUNDS = 3, 1
+ROOM_ROUNDS = 5
 ABUSE_SECONDS, QUICK_ABUSE_SECONDS = 4.0, 0.5
 
 JsonFile = Annotated[Path | None, option("--json", metavar="FILE", help="Also write the results to this file.")]
@@ -157,6 +158,36 @@ def chat(
         max=most,
     )
     _run(ctx, bench_chat, chosen, json)
+
+
+@app.command()
+def rooms(
+    ctx: typer.Context,
+    text: Annotated[bool, typer.Option("--text", help="Typed captions; required, speech is not measured yet.")] = False,
+    seconds: LongSeconds = None,
+    readers: Annotated[int, typer.Option(min=16, max=5_000, help="Readers of the room.")] = 1000,
+    rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Captions per second.")] = 2.0,
+    peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Compare with socket.io and NATS.")] = True,
+    most: Annotated[bool, typer.Option("--max/--no-max", help="Also the highest sustained rate of captions.")] = True,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One short round instead of five, to see that it runs.")
+    ] = False,
+    json: JsonFile = None,
+) -> None:
+    """Captions of a room with a thousand readers on two instances, beside socket.io and NATS."""
+    from dragoman.tools.bench import rooms as bench_rooms
+
+    if not text:
+        raise Failure("Add --text: only typed captions can be measured.", USAGE)
+    chosen = bench_rooms.Settings(
+        readers=readers,
+        rate=rate,
+        seconds=seconds or (QUICK_LONG_SECONDS if quick else LONG_SECONDS),
+        rounds=QUICK_ROUNDS if quick else ROOM_ROUNDS,
+        peers=peers,
+        max=most,
+    )
+    _run(ctx, bench_rooms, chosen, json)
 
 
 @app.command()

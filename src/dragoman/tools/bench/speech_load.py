@@ -15,6 +15,7 @@ at which it was sent, which the node that gets the job can read.
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, monotonic_ns
 from typing import Any
@@ -73,6 +74,8 @@ class ToNode(msgspec.Struct, gc=False):
     trace_id: str = ""
     turn_id: str = ""
     message: str = ""
+    text: str = ""  # of a text job
+    tgt_lang: str = ""
 
 
 _decode = msgspec.json.Decoder(ToNode).decode
@@ -104,9 +107,17 @@ class NodeLoad:
         """`count` more nodes, spread over `urls`; each hears English and writes one of `languages` in turn."""
         self.work_s = work_s
 
-        async def one(number: int) -> None:
+        def made(number: int) -> SimulatedNode:
             writes = [languages[number % len(languages)]]
-            node = SimulatedNode(self, f"node-{number:05d}", Capabilities(["en"], writes, writes, slots, "bench"))
+            return SimulatedNode(self, f"node-{number:05d}", Capabilities(["en"], writes, writes, slots, "bench"))
+
+        return await self.add(urls, count, made)
+
+    async def add(self, urls: list[str], count: int, made: Callable[[int], "SimulatedNode"]) -> dict[str, Any]:
+        """`count` more nodes, spread over `urls`; `made` gets the number of each."""
+
+        async def one(number: int) -> None:
+            node = made(number)
             await ws_connect(lambda: node, f"{urls[number % len(urls)]}/ws/node")
             await node.registered
             self.nodes.append(node)
@@ -159,7 +170,7 @@ class SimulatedNode(WSListener):
             return
         message = _decode(frame.get_payload_as_bytes())
         if message.type == "job_assign":
-            self._work(transport, message)
+            self.work(transport, message)
         elif message.type == "node_register_ack":
             self.heartbeat()
             self.registered.set_result(None)
@@ -168,16 +179,21 @@ class SimulatedNode(WSListener):
         else:
             raise ValueError(f"a node received {message.type}: {message.message}")
 
-    def _work(self, transport: WSTransport, message: ToNode) -> None:
+    def work(self, transport: WSTransport, message: ToNode) -> None:
         self._all.assigned(message)
-        session, trace = message.session_id.encode(), message.trace_id.encode()
-        job = (message.job_id.encode(), message.attempt_id, self._id, session, trace)
-        transport.send(TEXT, ACK % job)
-        transport.send(TEXT, STARTED % job)
+        job = self.accept(transport, message)
         if self._all.work_s:
             asyncio.get_running_loop().call_later(self._all.work_s, self._answer, job, message.utterance_index)
         else:
             self._answer(job, message.utterance_index)
+
+    def accept(self, transport: WSTransport, message: ToNode) -> tuple[bytes, int, bytes, bytes, bytes]:
+        """Acknowledge and start the job; returns what its result repeats."""
+        session, trace = message.session_id.encode(), message.trace_id.encode()
+        job = (message.job_id.encode(), message.attempt_id, self._id, session, trace)
+        transport.send(TEXT, ACK % job)
+        transport.send(TEXT, STARTED % job)
+        return job
 
     def _answer(self, job: tuple[bytes, int, bytes, bytes, bytes], index: int) -> None:
         self._transport.send(TEXT, _JOB_RESULT % (*job, index))

@@ -11,6 +11,8 @@ from dragoman.tools.bench.load import fitting, steps, wrong
 from dragoman.tools.bench.load import ratios as pressure_ratios
 from dragoman.tools.bench.mixed_load import PARTS, Settings, buckets, quantile, slope
 from dragoman.tools.bench.overload import combined
+from dragoman.tools.bench.rooms import ratios as rooms_ratios
+from dragoman.tools.bench.rooms import verdict as rooms_verdict
 from dragoman.tools.bench.speech import conclude as conclude_speech
 from dragoman.tools.bench.speech import ratios as speech_ratios
 from dragoman.tools.bench.speech import verdict as speech_verdict
@@ -237,3 +239,14 @@ def test_a_storm_is_compared_with_the_calm_before_it() -> None:
 def test_violations_are_named() -> None:
     figures = {"half_jobs_lost": 0.0, "half_messages_doubled": 2.0, "half_server_busy": 7.0, "target_jobs_lost": 1.0}
     assert wrong(figures, "half_") == {"messages_doubled": 2.0}
+
+
+def test_rooms_are_compared_round_by_round() -> None:
+    ours = [{"cpu_us_per_delivery": cpu, "last_reader_p99_ms": 10.0} for cpu in (10.0, 12.0, 30.0)]
+    theirs = [{"cpu_us_per_delivery": cpu, "last_reader_p99_ms": 20.0} for cpu in (10.0, 10.0, 20.0)]
+    found = rooms_ratios({"dragoman": ours, "nats": theirs})
+    cpu = {"cpu_vs_nats": 1.2, "cpu_vs_nats_min": 1.0, "cpu_vs_nats_max": 1.5}
+    last = {f"last_reader_p99_vs_nats{end}": 0.5 for end in ("", "_min", "_max")}
+    assert found == pytest.approx(cpu | last)
+    assert rooms_verdict(found) == "Targets, at most 1.00 ×: CPU of a delivery 1.20 × the better peer (missed)."
+    assert rooms_verdict({}) == "There is no peer to compare with."
