@@ -409,7 +409,7 @@ BUGS = {
     "a caption of an entry that is gone": ("append_original", "redis.call('HDEL', captions, caption)", ""),
     "a pending language of an entry that is gone": ("append_original", "caption)).langs)", "caption)).no or {})"),
     "a recent caption that is gone": ("append_original", "then redis.call('LPOP', recent) end", "then end"),
-    "an append that is no activity": ("append_original", "    redis.call('HSET', info, 'active_ms', now)\n", ""),
+    "an append that is no activity": ("append_original", "'active_ms', now, 'appended_ms'", "'appended_ms'"),
     "a plan with the number of the last one": ("plan_translation", ".n or 0) + 1", ".n or 1)"),
     "a plan of what is translated": ("plan_translation", "state.s == 'done'", "state.s == 'no'"),
     "a plan of what is pending": ("plan_translation", "'pending' then return", "'no' then return"),
