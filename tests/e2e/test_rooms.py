@@ -258,6 +258,23 @@ async def test_members_are_informed_when_redis_has_lost_the_room(harness: Harnes
             await wait_until(lambda: member.room.ended == "The room does not exist any more.", TIMEOUT_S)  # noqa: B023
 
 
+async def test_members_receive_the_rest_of_the_log_and_the_reason_when_no_push_of_the_closing_reaches_them(
+    harness: Harness,
+) -> None:
+    (en,) = languages(1)
+    async with room(harness) as (_, met):
+        ann, berta = await met.join(en, A), await met.join(en, B)
+        await ann.room.write("said")
+        await berta.shows("said")
+        (said,) = await met.log()
+        caption, speaker, text = f"{said.caption}-last", ann.room.session_id, "the last words"
+        await met.store.append_original(met.id, caption, speaker, 1 << 40, lang=en, text=text, about=said.about)
+        await met.store.close(met.id, "closed", only_if_over=False)
+        for member in (ann, berta):
+            await member.shows("the last words")
+            await wait_until(lambda: member.room.ended == "The host has closed the room.", TIMEOUT_S)  # noqa: B023
+
+
 async def test_member_reads_another_language_from_its_change_on(harness: Harness) -> None:
     en, es, fr = languages(3)
     async with room(harness) as (scenario, met):

@@ -178,7 +178,9 @@ class Room(RuleBasedStateMachine):
         self.plan("s1:u0", "es")
         self.visit()
         assert self.bench.do(self.rooms.close(self.room, "again", only_if_over=False)) is Refusal.NONE
-        assert self.bench.do(self.rooms.state(self.room)) is None
+        state = self.bench.do(self.rooms.state(self.room))
+        assert state is not None
+        assert state.closed
         self.redis_holds_what_the_model_holds()
 
     @rule(wait=st.sampled_from([59_999, 60_000, 1_800_000]))

@@ -99,7 +99,9 @@ async def test_a_conversation_from_its_first_member_to_its_transcript(rooms: Roo
     info = await rooms.info(ROOM)
     assert info is not None
     assert (info.closed, info.seq, info.settings) == ("host", 4, b'{"guests":true}')
-    assert await rooms.state(ROOM) is None
+    state = await rooms.state(ROOM)
+    assert state is not None
+    assert state.closed == "host"
     assert await rooms.join(ROOM, member("s1", "en")) is Refusal.NONE
     assert await rooms.members(ROOM) == []
 

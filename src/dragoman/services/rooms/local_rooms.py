@@ -402,8 +402,14 @@ class LocalRooms:
             del self._rooms[room_id]
             self._cancel_list(room)
 
+    async def close(self, room_id: str, reason: str) -> None:
+        """The room was closed: its members receive the rest of the log, then its end."""
+        room = self._rooms.get(room_id)
+        while room is not None and await self._read_on(room):
+            pass
+        self.end(room_id, reason)
+
     def end(self, room_id: str, reason: str) -> None:
-        """The room is over."""
         room = self._rooms.pop(room_id, None)
         if room is not None:
             for session_id in room.members:
@@ -457,6 +463,9 @@ class LocalRooms:
         state = await self._store.state(room.id)
         if state is None:
             self.end(room.id, RoomEnd.GONE)
+            return
+        if state.closed:
+            await self.close(room.id, state.closed)
             return
         room.delivery.compare(state.seq, state.appended_ms, delivered)
         if room.delivery.is_forked or state.version < version:

@@ -345,12 +345,12 @@ class RoomMembership:
             return False
         await self._store.release_code(closed.code, room_id)
         await self._store.forget_due(room_id)
-        self._local.end(room_id, reason)
         self._captions.push(closed.instances, RoomEnded(room_id, reason))
+        await self._local.close(room_id, reason)
         return True
 
-    def on_ended(self, message: RoomEnded) -> None:
-        self._local.end(message.room_id, message.reason)
+    async def on_ended(self, message: RoomEnded) -> None:
+        await self._local.close(message.room_id, message.reason)
 
     # -- helpers ---------------------------------------------------------------------------------
 

@@ -142,6 +142,7 @@ class RoomState:
     seq: int
     log_epoch: str
     appended_ms: int  # when the last entry was appended
+    closed: str = ""  # why, if it is closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,12 +443,12 @@ class Rooms:
         return int(await self.redis.call("HLEN", self.keys.room_captions(room)))
 
     async def state(self, room: str) -> RoomState | None:
-        """None if the room does not exist or is closed."""
+        """None if the room does not exist."""
         names = ("version", "seq", "appended_ms", "log_epoch", "closed")
         found = await self.redis.call("HMGET", self.keys.room_info(room), *names)
-        if found[4] != b"":
+        if found[4] is None:
             return None
-        return RoomState(int(found[0]), int(found[1]), found[3].decode(), int(found[2] or 0))
+        return RoomState(int(found[0]), int(found[1]), found[3].decode(), int(found[2] or 0), found[4].decode())
 
     # -- the index of visits ---------------------------------------------------------------------
 
