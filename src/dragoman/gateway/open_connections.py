@@ -95,9 +95,6 @@ class OpenConnections:
         self._ended: deque[OpenWebSocket] = deque()
         self._ended_before = 0  # at the last check
         self._ends_pause_s = ENDS_PAUSE_S
-        self._unflushed: list[OpenWebSocket] = []  # have messages of this turn of the loop
-        self.last_sent = self.last_frame = b""  # the message that was sent last, and its frame
-        self.last_kind: object = None
         self.is_crowded = False  # connections end faster than their ends are handled
         self.empty = asyncio.Event()
         self.empty.set()
@@ -107,21 +104,6 @@ class OpenConnections:
             self.live.add(connection)
             self.addresses.add(connection.peer[0])
         self.empty.clear()
-
-    def flush_soon(self, connection: OpenWebSocket) -> None:
-        """Write its messages at the end of this turn. One callback for all connections: a room may have thousands."""
-        self._unflushed.append(connection)
-        if len(self._unflushed) == 1:
-            asyncio.get_running_loop().call_soon(self._flush_all)
-
-    def _flush_all(self) -> None:
-        connections, self._unflushed = self._unflushed, []
-        for connection in connections:
-            try:
-                connection.flush()
-            except Exception as error:  # of one connection: the others are flushed all the same
-                context = {"message": "a connection was not flushed", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(context)
 
     def remove(self, connection: OpenWebSocket) -> None:
         self.backlogged.discard(connection)

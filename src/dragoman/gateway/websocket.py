@@ -172,26 +172,21 @@ class WebSocket(PicowsListener):
         if self.closed or self._ws is None:
             return
         size = len(data)
-        registry = self._registry
-        # A room sends the same message to all of its readers: its frame is made once.
-        if data is not registry.last_sent or kind is not registry.last_kind:
-            registry.last_sent, registry.last_kind = data, kind
-            registry.last_frame = frame_header(kind, size) + data
-        self._out.append(registry.last_frame)
+        self._out += (frame_header(kind, size), data)
         self._out_bytes += size
         counters = self._counters
         counters.frames_out += 1
         counters.bytes_out += size
-        if len(self._out) == 1:
-            registry.flush_soon(self)
+        if len(self._out) == 2:
+            asyncio.get_running_loop().call_soon(self.flush)
         elif self._out_bytes > _FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
         if not self._out:
             return
-        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-        self._out.clear()
+        data = b"".join(self._out)
+        self._out = []
         self._out_bytes = 0
         if self.closed or self._ws is None:
             return
