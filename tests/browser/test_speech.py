@@ -147,8 +147,10 @@ async def test_sample_of_the_page_is_recognised_as_it_was_spoken(harness: Browse
     await page.click('[data-part="sample"]')
     _, *sentences = SENTENCES["en"]
     for index, sentence in enumerate(sentences):
-        await page.wait_for_selector(turn(index))
-        assert words(await page.locator(f"{turn(index)} .source").inner_text()) == words(sentence)
+        await page.wait_for_selector(f'.turn[data-index="{index}"]:is([data-state="done"], [data-state="failed"])')
+        shown = await page.locator(".turn").all_inner_texts()
+        assert await page.locator(turn(index)).count() == 1, shown
+        assert words(await page.locator(f"{turn(index)} .source").inner_text()) == words(sentence), shown
     await page.wait_for_selector(f'{SPEAK}[aria-pressed="false"]')
 
 
