@@ -114,7 +114,8 @@ class BrowserHarness:
         flags = {"chat__two_phase__enabled": True, "scheduler__phase2__instance_presence_ttl_seconds": 10}
         first, second, lacking = await asyncio.gather(
             cluster.instance(scheduler__phase2__instance_id="one", speech__binary_frames=True, **flags),
-            cluster.instance(scheduler__phase2__instance_id="two", **flags),
+            # Real engines may need longer for a sentence than the next one takes to be said.
+            cluster.instance(scheduler__phase2__instance_id="two", speech__placement_wait_ms=20_000, **flags),
             local_lacks(),
         )
         harness = cls(cluster, first, second, lacking)

@@ -343,12 +343,13 @@ class Door:
             yield index
 
     async def look(self) -> None:
-        open_now, due = await asyncio.gather(
+        state, due = await asyncio.gather(
             self.stores[0].state("r"), self.redis.call("ZSCORE", self.keys.rooms_due, "r")
         )
-        if open_now is not None and due is None:
+        is_open = state is not None and not state.closed
+        if is_open and due is None:
             self.wrong = "open without a next visit"
-        if open_now is None and self.joined:
+        if not is_open and self.joined:
             self.wrong = "closed with s2 in it"
 
     async def look_at_the_end(self) -> None:
