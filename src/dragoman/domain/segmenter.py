@@ -95,11 +95,29 @@ class Withheld:
 Output = Cut | TurnEnded | Withheld
 
 
+class OpenUtterance:
+    """The utterance that the next cut takes, as far as it was received. Valid until the segmenter is called again."""
+
+    __slots__ = ("_audio", "index", "turn_id")
+
+    def __init__(self, index: int, turn_id: str | None, audio: bytearray) -> None:
+        self.index = index
+        self.turn_id = turn_id  # None: it begins a turn, which gets its id at the cut
+        self._audio = audio
+
+    @property
+    def size(self) -> int:
+        return len(self._audio)
+
+    def read(self, position: int = 0) -> bytes:
+        """Its audio from this byte on."""
+        return bytes(memoryview(self._audio)[position:])
+
+
 class Segmenter:
     __slots__ = (
         "_audio",
         "_audio_seq",
-        "_bytes",
         "_duration_ms",
         "_final_due",
         "_format",
@@ -125,8 +143,7 @@ class Segmenter:
         self._settings = settings
         self._format = audio_format
         self._new_turn_id = new_turn_id
-        self._audio: list[bytes] = []
-        self._bytes = 0
+        self._audio = bytearray()
         self._duration_ms = 0
         self._audio_seq: int | None = None
         self._heard_at = -inf
@@ -135,13 +152,17 @@ class Segmenter:
         self._final_due: float | None = None  # an empty final waits this long for the chunk behind it
         self._overdue: list[Output] = []
 
+    @property
+    def open_utterance(self) -> OpenUtterance | None:
+        """None while nothing is said. An open utterance ends with the output Cut of its index, or Withheld."""
+        return OpenUtterance(self.next_index, self.turn_id, self._audio) if self._audio else None
+
     def chunk(self, audio: bytes, duration_ms: int, is_final: bool, now: float, seq: int | None = None) -> list[Output]:
         outputs = self.poll(now)
         if seq is not None and (audio or is_final):
             self._audio_seq = seq if self._audio_seq is None else max(self._audio_seq, seq)
         if audio:
-            self._audio.append(audio)
-            self._bytes += len(audio)
+            self._audio += audio
             self._duration_ms += duration_ms
             self._heard_at = now
         if is_final and audio:
@@ -201,7 +222,7 @@ class Segmenter:
     def _too_big(self) -> Reason | None:
         if 0 < self._settings.max_duration_ms <= self._duration_ms:
             return Reason.MAX_DURATION
-        return Reason.MAX_LENGTH if self._bytes > self._settings.max_buffer_bytes else None
+        return Reason.MAX_LENGTH if len(self._audio) > self._settings.max_buffer_bytes else None
 
     def _cut(self, reason: Reason, outputs: list[Output]) -> None:
         if self._audio and reason is Reason.MANUAL and self.turn_id is None and self._is_quiet():
@@ -222,7 +243,7 @@ class Segmenter:
         cut = Cut(
             index=self.next_index,
             reason=reason,
-            audio=self._audio[0] if len(self._audio) == 1 else b"".join(self._audio),
+            audio=bytes(self._audio),
             duration_ms=self._duration_ms,
             turn_id=turn_id,
             begins_turn=begins_turn,
@@ -235,13 +256,13 @@ class Segmenter:
         return cut
 
     def _clear(self) -> None:
-        self._audio = []
-        self._bytes = self._duration_ms = 0
+        self._audio = bytearray()
+        self._duration_ms = 0
 
     def _is_quiet(self) -> bool:
         if self._duration_ms >= self._settings.quiet_final_ms:
             return False
         if self._format == OPUS:
             packets = self._duration_ms // OPUS_PACKET_MS
-            return self._bytes - 2 * packets < self._settings.quiet_opus_bytes * packets
-        return pcm16_rms(b"".join(self._audio)) < self._settings.quiet_pcm_rms
+            return len(self._audio) - 2 * packets < self._settings.quiet_opus_bytes * packets
+        return pcm16_rms(bytes(self._audio)) < self._settings.quiet_pcm_rms
