@@ -98,11 +98,12 @@ Output = Cut | TurnEnded | Withheld
 class OpenUtterance:
     """The utterance that the next cut takes, as far as it was received. Valid until the segmenter is called again."""
 
-    __slots__ = ("_audio", "index", "turn_id")
+    __slots__ = ("_audio", "duration_ms", "index", "turn_id")
 
-    def __init__(self, index: int, turn_id: str | None, audio: bytearray) -> None:
+    def __init__(self, index: int, turn_id: str | None, duration_ms: int, audio: bytearray) -> None:
         self.index = index
         self.turn_id = turn_id  # None: it begins a turn, which gets its id at the cut
+        self.duration_ms = duration_ms
         self._audio = audio
 
     @property
@@ -155,7 +156,7 @@ class Segmenter:
     @property
     def open_utterance(self) -> OpenUtterance | None:
         """None while nothing is said. An open utterance ends with the output Cut of its index, or Withheld."""
-        return OpenUtterance(self.next_index, self.turn_id, self._audio) if self._audio else None
+        return OpenUtterance(self.next_index, self.turn_id, self._duration_ms, self._audio) if self._audio else None
 
     def chunk(self, audio: bytes, duration_ms: int, is_final: bool, now: float, seq: int | None = None) -> list[Output]:
         outputs = self.poll(now)

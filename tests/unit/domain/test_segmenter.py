@@ -68,18 +68,18 @@ def test_more_finals_do_not_put_the_cut_off() -> None:
 
 def open_of(seg: Segmenter) -> tuple[int, str | None, int, bytes] | None:
     now = seg.open_utterance
-    return None if now is None else (now.index, now.turn_id, now.size, now.read())
+    return None if now is None else (now.index, now.turn_id, now.duration_ms, now.read())
 
 
 def test_the_open_utterance_has_the_audio_since_the_last_cut_and_the_number_of_the_next() -> None:
     seg = segmenter(max_duration_ms=60)
     assert open_of(seg) is None
     seg.chunk(b"ab", 20, False, 0.0)
-    assert open_of(seg) == (0, None, 2, b"ab")
+    assert open_of(seg) == (0, None, 20, b"ab")
     cut = cut_of(seg.chunk(b"c", 40, False, 0.1))
     assert open_of(seg) is None
     seg.chunk(b"de", 20, False, 0.2)
-    assert open_of(seg) == (1, cut.turn_id, 2, b"de")
+    assert open_of(seg) == (1, cut.turn_id, 20, b"de")
 
 
 def test_the_open_utterance_is_read_from_a_position() -> None:
@@ -87,6 +87,7 @@ def test_the_open_utterance_is_read_from_a_position() -> None:
     seg.chunk(b"abc", 20, False, 0.0)
     utterance = seg.open_utterance
     assert utterance is not None
+    assert utterance.size == 3
     assert [utterance.read(position) for position in (0, 2, 3)] == [b"abc", b"c", b""]
 
 
