@@ -68,6 +68,7 @@ class RecordingSocket:
         self.id = next(_numbers)
         self.peer = ("127.0.0.1", 1)
         self.closed = False
+        self.buffered = 0
         self.code: int | None = None
         self.sent: list[dict[str, Any]] = []
         self._heard = heard

@@ -17,13 +17,18 @@ from dragoman.protocol.session import TranslationResult
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """What has been recognised so far of an utterance. A later one replaces it."""
+    """What has been recognised so far of an utterance. A later one replaces it.
+
+    While the utterance is spoken it has a `preview_id` and no `job_id`. If its text is empty then, nothing was said: the
+    words before it are to be removed.
+    """
 
     session_id: str
     index: int
     text: str
     is_final: bool
     job_id: str
+    preview_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,7 +293,12 @@ class SessionState:
                 return Ended(message.session_id, index, message.state, message.job_id or "")
             case AsrPartial():
                 return Partial(
-                    message.session_id, message.utterance_index, message.text, message.is_final, message.job_id
+                    message.session_id,
+                    message.utterance_index,
+                    message.text,
+                    message.is_final,
+                    message.job_id or "",
+                    message.preview_id or "",
                 )
             case UiEvent():
                 return self._progress(message)

@@ -43,6 +43,7 @@ class Node:
     tenant: str = "default"
     seen_ms: int = 0
     text: frozenset[TextPair] = frozenset()  # the pairs of its text jobs
+    previews: int = 0  # utterances that it previews at a time
 
     @property
     def has_voice(self) -> bool:
@@ -81,6 +82,7 @@ class Fleet:
         self._by_asr: dict[str, dict[str, None]] = {}
         self._by_semantic: dict[str, dict[str, None]] = {}
         self._by_text: dict[TextPair, dict[str, None]] = {}
+        self._previewers: dict[str, dict[str, None]] = {}  # by instance: nodes that can preview
         self._pools: dict[tuple[str | bool, ...], Pool] = {}  # of speech by five parts, of text by three
         self._reserved: dict[str, int] = {}
         self._foreign: dict[str, int] = {}
@@ -110,6 +112,7 @@ class Fleet:
         if old is not None and node.epoch < old.epoch:
             return False
         self._nodes[node.id] = node
+        self._index_previewer(node.id, old, node)
         # Its count is as old as its heartbeat: only what exceeds our own jobs is of other instances.
         self._foreign[node.id] = max(0, node.running - self.reserved(node.id))
         if old is None or old.languages != node.languages:
@@ -129,8 +132,25 @@ class Fleet:
         del self._nodes[node_id]
         self._foreign.pop(node_id, None)
         self.freed(node_id)
+        self._index_previewer(node_id, old, None)
         self._reindex(node_id, old, None)
         return True
+
+    # -- nodes that can preview
+
+    def previewers(self, instance: str) -> Iterable[str]:
+        """Those connected to this instance."""
+        return self._previewers.get(instance, ())
+
+    def previewers_elsewhere(self, instance: str) -> list[str]:
+        """Those connected to other instances."""
+        return [node_id for owner, ids in self._previewers.items() if owner != instance for node_id in ids]
+
+    def _index_previewer(self, node_id: str, old: Node | None, new: Node | None) -> None:
+        nowhere: frozenset[str] = frozenset()
+        before = frozenset((old.instance,)) if old is not None and old.previews else nowhere
+        after = frozenset((new.instance,)) if new is not None and new.previews else nowhere
+        _update(self._previewers, node_id, before, after)
 
     # -- pools
 

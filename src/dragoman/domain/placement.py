@@ -9,6 +9,8 @@ nearly as even as comparing all of them, at the cost of two. `_flaws` are what m
 first; among equals the node with more free slots wins. A full node is marked in the view and not drawn again until a
 slot is released. If the draws find no node, the free part of the pool is scanned.
 
+The node that previewed the utterance comes before drawn ones, if it has a free slot: it may reuse what it recognised.
+
 If the listener wants audio, nodes that have a voice for the target language come first. If none of them can take the
 job now, any node of the pool may: a translation without audio is better than none.
 
@@ -63,6 +65,7 @@ class Ask:
     needs: frozenset[str] = frozenset()  # service types that the node must be ready for
     voice: bool = False  # the result should be spoken
     turn_node: str | None = None
+    preview_node: str | None = None  # that previewed the utterance
     turn_bound: bool = False  # of a turn of several jobs; False for a cut that is a whole turn
     seen: frozenset[str] = frozenset()  # nodes that had this job
     failed: frozenset[str] = frozenset()  # of these, nodes that failed it
@@ -162,11 +165,20 @@ class _Placement:
         return fleet.find(ask.src, ask.tgt, ask.lang_a, ask.lang_b, voice) or _EMPTY_POOL
 
     def _find(self, pool: Pool) -> tuple[list[Node], dict[str, int], dict[str, str]]:
-        """Up to two nodes that can take the job; or none, and the obstacles."""
-        if found := self._draw(pool):
+        """Up to two nodes that can take the job; or none, and the obstacles. Only one if it previewed the utterance."""
+        if found := self._previewed(pool) or self._draw(pool):
             return found, {}, {}
         able, counts, names = self._scan(pool)
         return self._sample(able), counts, names
+
+    def _previewed(self, pool: Pool) -> list[Node]:
+        """The node that has heard the utterance already, if it can take the job."""
+        self.drawn = []
+        node_id = self.ask.preview_node
+        node = self.fleet.get(node_id) if node_id is not None and node_id in pool else None
+        if node is None or self._unfit(node, bool(pool.spoken)) is not None or self._no_slot(node) is not None:
+            return []
+        return self._drew([node])
 
     def _draw(self, pool: Pool) -> list[Node]:
         self.drawn = []

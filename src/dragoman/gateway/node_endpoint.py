@@ -17,12 +17,13 @@ from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.session import Error
 from dragoman.services.loops import Tasks
 from dragoman.services.speech.local_nodes import LocalNode, LocalNodes
+from dragoman.services.speech.previews import NodePreviews
 from dragoman.store.errors import StoreError
 from dragoman.store.owners import NodeIdTaken, Standing
 
 log = structlog.get_logger(__name__)
 
-FromRegistered = JobMessage | wire.NodeHeartbeat | wire.NodeError
+FromRegistered = JobMessage | wire.PreviewRefused | wire.NodeHeartbeat | wire.NodeError
 MAX_EARLY_MESSAGES = 64
 MAX_EARLY_BYTES = 2 << 20  # one message of the largest size, and some more: the node is not authenticated yet
 
@@ -31,6 +32,7 @@ class NodeEndpoint:
     def __init__(
         self,
         nodes: LocalNodes,
+        previews: NodePreviews,
         authenticator: Authenticator,
         tasks: Tasks,
         guard: Callable[..., bool],
@@ -38,8 +40,8 @@ class NodeEndpoint:
         pre_session: PreSession,
         authenticated: AuthenticatedConnections,
     ) -> None:
-        self._nodes, self._authenticator, self._tasks, self._guard, self._draining = (
-            nodes, authenticator, tasks, guard, draining,
+        self._nodes, self._previews, self._authenticator, self._tasks, self._guard, self._draining = (
+            nodes, previews, authenticator, tasks, guard, draining,
         )  # fmt: skip
         self._pre_session, self._authenticated = pre_session, authenticated
         self._node: LocalNode | None = None
@@ -94,6 +96,10 @@ class NodeEndpoint:
 
     def _on_message(self, node: LocalNode, message: FromRegistered, frame: bytes) -> None:
         match message:
+            case wire.NodePartial(job_id=None):
+                self._previews.on_partial(node, message)
+            case wire.PreviewRefused():
+                self._previews.on_refused(node, message)
             case wire.JobAck() | wire.JobStarted() | wire.NodePartial() | wire.JobResult():
                 self._nodes.on_job_message(node, message, frame)
             case wire.NodeHeartbeat():

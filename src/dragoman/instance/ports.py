@@ -157,8 +157,10 @@ class Ports:
             )
 
         def node() -> NodeEndpoint:
-            nodes, tasks = services.local_nodes, services.tasks
-            return NodeEndpoint(nodes, self._authenticator, tasks, guard, draining, pre_session, self._authenticated)
+            nodes, previews, tasks = services.local_nodes, services.node_previews, services.tasks
+            return NodeEndpoint(
+                nodes, previews, self._authenticator, tasks, guard, draining, pre_session, self._authenticated
+            )
 
         return {
             "/ws/session": Route(session),

@@ -45,9 +45,11 @@ from dragoman.protocol.peer import (
     Evict,
     ForwardedUtterance,
     FromNode,
+    FromPreview,
     JobEnded,
     JobMoved,
     SessionMoved,
+    ToPreview,
     ToSocket,
 )
 from dragoman.services.history import History
@@ -56,7 +58,7 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.operations import AllDeadLetters, Operations
 from dragoman.services.report import Listings, Report
 from dragoman.services.revocations import POLL_S, RevocationService
-from dragoman.services.routing.handlers import INBOX_KINDS, Handlers, drop
+from dragoman.services.routing.handlers import INBOX_KINDS, Handlers, drop, drop_silently
 from dragoman.services.routing.inbox_reader import InboxReader, Reclaimer
 from dragoman.services.routing.router import Announcer, Router
 from dragoman.services.speech.dispatcher import Dispatcher
@@ -66,6 +68,7 @@ from dragoman.services.speech.local_nodes import LocalNodes
 from dragoman.services.speech.node_health import NodeHealth
 from dragoman.services.speech.orphans import Orphans
 from dragoman.services.speech.placer import Placer, PlacerSettings
+from dragoman.services.speech.previews import NodePreviews, Previews
 from dragoman.services.speech.remote_listener import SessionResults
 from dragoman.services.speech.resumption import Resumption
 from dragoman.services.speech.session import SessionSettings
@@ -214,6 +217,8 @@ class Services:
         )  # fmt: skip
         self.view.on_lost(self.dispatcher.node_lost)
         self.text_jobs = TextJobs(self.dispatcher)
+        self.previews = Previews(self.view, self.router, self.metrics)
+        self.view.on_lost(self.previews.node_lost)
         snapshots = config.scheduler.phase2.node_snapshot
         self.local_nodes = LocalNodes(
             name, stores.owners, stores.nodes, self.router, self.announcer, self.metrics, self.tasks,
@@ -221,12 +226,13 @@ class Services:
             job_s=speech.job_timeout_ms / 1000, shared=snapshots.enabled,
             on_seen=self.view.seen, on_message=self.dispatcher.on_node_message,
         )  # fmt: skip
+        self.node_previews = NodePreviews(self.local_nodes, self.router, self.metrics)
 
     def _build_sessions(self, config: Config) -> None:
         stores, speech = self.stores, config.speech
         self.sessions = Sessions(
             self.name, stores.owners, stores.turns, stores.sessions, self.dispatcher, self.router, self.results,
-            self.metrics, self.tasks, _session_settings(config), guard=self.presence.guard,
+            self.previews, self.metrics, self.tasks, _session_settings(config), guard=self.presence.guard,
             on_ended=self.rooms.commands.session_ended, on_moved=self.rooms.membership.session_moved,
         )  # fmt: skip
         self.resumption = Resumption(
@@ -274,6 +280,8 @@ class Services:
         register(Bounced, self.dispatcher.bounced, rehome=router.rehome_to_driver)
         register(Assign, self.local_nodes.assign, rehome=router.rehome_assign)
         register(CancelJob, self.local_nodes.cancel, rehome=router.rehome_cancel)
+        register(ToPreview, self.node_previews.on_message, rehome=drop_silently)
+        register(FromPreview, self.previews.from_node, rehome=drop_silently)
         register(Evict, self.local_nodes.evict, rehome=drop)
         register(DrainNode, self.local_nodes.drain, rehome=drop)
         register(JobEnded, self.resumption.job_ended, rehome=router.rehome_to_session)
@@ -323,6 +331,7 @@ class Services:
             "grace": every(GRACE_INTERVAL_S, self.resumption.end_overdue, name="grace"),
             "reservations": every(slots_s, self.dispatcher.renew, name="reservations"),
             "fleet-view": every(refresh_s, self.view.run_once, name="fleet-view"),
+            "idle-previews": every(1.0, self.node_previews.run_once, name="idle-previews"),
             "silent-nodes": every(1.0, self.local_nodes.close_silent, name="silent-nodes"),
             "sweeper": every(refresh_s * 5, self.sweeper.run_once, name="sweeper"),
             "loop-lag": self._measure_lag(),

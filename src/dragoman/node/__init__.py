@@ -28,6 +28,7 @@ from dragoman.node.node import (
     Registered,
     Timing,
 )
+from dragoman.node.preview import PreviewStream
 from dragoman.node.sim import SimSettings, run_sim_node
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Node",
     "NodeEvent",
     "NodeRefused",
+    "PreviewStream",
     "Registered",
     "Result",
     "SimSettings",

@@ -50,6 +50,9 @@ class Capabilities:
     public: bool = True  # takes jobs of every tenant
     # Source and target of text jobs; source `auto`: the node detects it. None: what the handler can do, see Node.
     text_pairs: Sequence[tuple[str, str]] | None = None
+    previews: int | None = (
+        None  # utterances recognised while they are spoken, at a time; None: `slots`, if the node can
+    )
 
     @classmethod
     def of(cls, languages: Sequence[str], slots: int = 1) -> "Capabilities":
@@ -81,7 +84,9 @@ class Capabilities:
             features_supported=codec.raw({}),
             accept_public_jobs=self.public,
             node_id=node_id,
-            advanced_features=advanced_features(self.slots, text_jobs=bool(self.text_pairs)),
+            advanced_features=advanced_features(
+                self.slots, text_jobs=bool(self.text_pairs), previews=self.previews or 0 if self.asr else 0
+            ),
             language_capabilities=self._languages(),
             text_pairs=list(self.text_pairs) if self.text_pairs else None,
             token=token,

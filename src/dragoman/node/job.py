@@ -139,6 +139,11 @@ class Job:
         return self.assign.turn_id
 
     @property
+    def preview_id(self) -> str | None:
+        """Of the preview of this utterance, which another node may have made."""
+        return self.assign.preview_id
+
+    @property
     def trace_id(self) -> str:
         return self.assign.trace_id
 

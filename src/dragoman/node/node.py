@@ -20,6 +20,7 @@ import msgspec
 
 from dragoman.connection import Backoff, ClientWebSocket, ConnectionRefused, Connector, Frame
 from dragoman.node.capabilities import Capabilities, usage_of_this_machine
+from dragoman.node.preview import Preview, Previewer
 from dragoman.node.results import ResultOutbox, encode_draining
 from dragoman.node.worker import Handler, Worker
 from dragoman.protocol import codec
@@ -30,6 +31,9 @@ from dragoman.protocol.node import (
     JobCancel,
     NodeControl,
     NodeRegisterAck,
+    PreviewAudio,
+    PreviewClose,
+    PreviewOpen,
     ResourceUsage,
 )
 from dragoman.protocol.session import Error
@@ -118,7 +122,8 @@ class Node:
     (True, unless it says otherwise) and `translates_text` (False, unless it says otherwise).
     `capabilities`: what the node can do, if that is more than `languages` and `slots` say: the node recognises,
     translates into and speaks each of `languages`, and takes `slots` jobs at a time. A handler that translates text
-    also gets text jobs, between the same languages unless `text_pairs` names others.
+    also gets text jobs, between the same languages unless `text_pairs` names others. A handler with an async function
+    `preview` also recognises utterances while they are spoken, `capabilities.previews` at a time.
     `node_id`: the id to register with; None takes the one that the server assigns, and keeps it.
     `token`: needed if the server has a secret.
     `usage`: measures the load that heartbeats report.
@@ -158,6 +163,8 @@ class Node:
         )
         self._outbox = ResultOutbox(timing.keep_results_s, timing.linger_results_s)
         self._worker = Worker(handler, self._capabilities.slots, self._my_id, self._send_now, self._finish)
+        preview, previews = _preview_of(handler), self._capabilities.previews
+        self._previewer = Previewer(preview, previews or 0, self._my_id, self._send_now)
         self._socket: ClientWebSocket | None = None
         self._registered = asyncio.Event()
         self._asked_read = False
@@ -252,6 +259,7 @@ class Node:
             await asyncio.wait({socket.closed})
         finally:
             self._socket = None
+            self._previewer.close_all()
             heartbeats.cancel()
             await socket.close()
             self._on_event(Disconnected(self._connector.url))
@@ -282,6 +290,12 @@ class Node:
                 self._on_ack(message)
             case JobAssign():
                 self._on_assign(message)
+            case PreviewOpen():
+                self._previewer.open(message, draining=self.draining)
+            case PreviewAudio():
+                self._previewer.audio(message)
+            case PreviewClose():
+                self._previewer.close(message)
             case JobCancel(job_id=job_id):
                 self._on_event(Cancelled(job_id))
                 self._worker.cancel(job_id)
@@ -358,6 +372,11 @@ class Node:
         self._outbox.prune(time.monotonic())
 
 
+def _preview_of(handler: Handler) -> Preview | None:
+    preview: Preview | None = getattr(handler, "preview", None)
+    return preview
+
+
 def _checked(capabilities: Capabilities, handler: Handler, short_form: bool) -> Capabilities:
     """The capabilities without what the handler cannot do; raises ValueError if they were given so."""
     text_pairs = capabilities.text_pairs
@@ -371,7 +390,11 @@ def _checked(capabilities: Capabilities, handler: Handler, short_form: bool) -> 
     if left_out and not short_form:
         lacks = "voice: leave tts out, or give it a synthesiser" if "tts" in left_out else "recogniser: leave asr out"
         raise ValueError(f"{next(iter(left_out))} names languages, but the handler has no {lacks}")
-    return dataclasses.replace(capabilities, text_pairs=text_pairs, **left_out)
+    can_preview = _preview_of(handler) is not None
+    previews = capabilities.previews if capabilities.previews is not None else capabilities.slots if can_preview else 0
+    if previews and not can_preview:
+        raise ValueError("previews is set, but the handler has no function `preview`")
+    return dataclasses.replace(capabilities, text_pairs=text_pairs, previews=previews, **left_out)
 
 
 def _pairs(sources: Sequence[str], targets: Sequence[str]) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from random import Random
 from dragoman.node.capabilities import Capabilities
 from dragoman.node.job import Job, Result
 from dragoman.node.node import Node, Timing
+from dragoman.node.preview import PreviewStream
 from dragoman.protocol import audio
 
 
@@ -29,10 +30,14 @@ class SimSettings:
     silence: float = 0.0  # the job gets no result; the server must cancel it after its timeout
     die_after: int | None = None  # jobs; the next one makes the node cut its connection and end
     partials: int = 1
+    words_per_s: float = 3.0  # of speech, in previews
+    preview_ms: float = 0.0  # that a preview works on each piece of audio
     tts_ms: int = 400
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        if self.words_per_s < 0 or self.preview_ms < 0:
+            raise ValueError("words_per_s and preview_ms are not negative")
         if min(self.failure, self.empty, self.silence) < 0 or self.failure + self.empty + self.silence > 1:
             raise ValueError("failure, empty and silence are probabilities, together at most 1")
 
@@ -68,6 +73,18 @@ class SimEngine:
             await asyncio.Event().wait()
         return self._result(job, text)
 
+    async def preview(self, stream: PreviewStream) -> None:
+        """Says as many words as were spoken at the configured rate."""
+        duration_ms = 0
+        async for piece in stream:
+            await asyncio.sleep(self._settings.preview_ms / 1000)
+            duration_ms += stream.duration_ms(piece)
+            spoken = int(duration_ms * self._settings.words_per_s / 1000)
+            if spoken:
+                words = f"utterance {stream.utterance_index} of {stream.session_id}".split()
+                words += [f"word{number}" for number in range(len(words), spoken)]
+                stream.partial(" ".join(words[:spoken]))
+
     def _result(self, job: Job, text: str) -> Result:
         packets = self._settings.tts_ms // audio.OPUS_PACKET_MS if job.pipeline.use_tts else 0
         return Result(
@@ -84,6 +101,7 @@ async def run_sim_node(
     *,
     languages: Sequence[str] = ("en", "es", "zh"),
     slots: int = 4,
+    previews: int | None = None,
     text_only: bool = False,
     node_id: str | None = None,
     token: str | None = None,
@@ -92,11 +110,13 @@ async def run_sim_node(
 ) -> None:
     """Run a simulated node until it is drained, stopped, cancelled, or dead by `die_after`.
 
-    It also serves text jobs, from any language into each of `languages`; if `text_only`, nothing else.
+    It also serves text jobs, from any language into each of `languages`; if `text_only`, nothing else. `previews` as in
+    Capabilities.
     """
     engine = SimEngine(settings or SimSettings())
     speech = () if text_only else languages
-    capabilities = Capabilities(speech, speech, languages, slots, text_pairs=[("auto", one) for one in languages])
+    pairs = [("auto", one) for one in languages]
+    capabilities = Capabilities(speech, speech, languages, slots, text_pairs=pairs, previews=previews)
     node = Node(url, engine, capabilities, node_id=node_id, token=token, timing=timing)
     loop = asyncio.get_running_loop()
     dying = loop.create_task(engine.died.wait())

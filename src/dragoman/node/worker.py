@@ -248,9 +248,17 @@ class Worker:
     def _send_partial(self, job: Job, text: str, is_final: bool) -> None:
         if job.cancelled:
             return
-        text = valid_text(text)
-        node_id = self._node_id()
-        self._send(NodePartial(job.job_id, node_id, job.session_id, job.utterance_index, text, is_final, job.trace_id))
+        self._send(
+            NodePartial(
+                job_id=job.job_id,
+                node_id=self._node_id(),
+                session_id=job.session_id,
+                utterance_index=job.utterance_index,
+                text=valid_text(text),
+                is_final=is_final,
+                trace_id=job.trace_id,
+            )
+        )
 
 
 def _is_async(handler: Handler) -> bool:

@@ -112,13 +112,34 @@ class CancelReason(StrEnum):
 
 
 class NodeFeature(StrEnum):
-    """Values of `advanced_features`; only `slots:N` has an argument."""
+    """Values of `advanced_features`; only `slots:N` and `previews:N` have an argument."""
 
     JOB_ACK = "job_ack"
     RESUME = "resume"
     REATTEMPT = "reattempt"
     DRAIN = "drain"
     TEXT_JOBS = "text_jobs"  # it takes jobs with `text` instead of audio, for the pairs in `text_pairs`
+    PREVIEW = "preview"  # it recognises utterances while they are spoken, as many at a time as `previews:N` says
+
+
+class PreviewEnd(StrEnum):
+    """`reason` of preview_close."""
+
+    CUT = "cut"  # a job with all the audio follows
+    SILENCE = "silence"  # nothing was said, no job follows
+    CANCELLED = "cancelled"  # nothing more is needed
+
+
+class PreviewRefusal(StrEnum):
+    """Why an utterance is not previewed, or not any more: a node may name others in preview_refused."""
+
+    NO_NODE = "no_node"  # no node that serves the languages can preview one more
+    FULL = "full"  # the node previews as many as it can
+    UNKNOWN = "unknown"  # the node's instance does not have the preview: it was silent for too long
+    NODE = "node"  # the node refused, or gave up
+    NODE_LOST = "node_lost"
+    INBOX_FULL = "inbox_full"  # of the node's instance
+    LINK = "link"  # Redis is slow, or unavailable
 
 
 class TextKind(StrEnum):

@@ -25,6 +25,10 @@ def job_id() -> str:
     return f"job-{_uuid4()}"
 
 
+def preview_id() -> str:
+    return f"preview-{_uuid4()}"
+
+
 def turn_id() -> str:
     return _uuid4()
 

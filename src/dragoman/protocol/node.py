@@ -29,6 +29,7 @@ from dragoman.protocol.fields import (
     Names,
     Part,
     SampleRate,
+    Sentence,
     Text,
     Token,
     UnixMs,
@@ -147,14 +148,28 @@ class JobStarted(Message, tag="job_started"):
     trace_id: Id
 
 
-class NodePartial(Message, tag="asr_partial"):
-    job_id: Id
+class NodePartial(Message, tag="asr_partial", kw_only=True):
+    """What was recognised so far, of a job or of a preview."""
+
+    job_id: Id | None = None
+    preview_id: Id | None = None
     node_id: Id
     session_id: Id
     utterance_index: Index
     text: Text
     is_final: bool
     trace_id: Id
+
+    def __post_init__(self) -> None:
+        if not self.job_id and not self.preview_id:
+            raise ValueError("Object missing required field `job_id`")
+
+
+class PreviewRefused(Message, tag="preview_refused"):
+    """The node does not preview the utterance, or not any more."""
+
+    preview_id: Id
+    reason: Sentence
 
 
 class JobError(Part):
@@ -195,7 +210,7 @@ class NodeError(Message, tag="node_error"):
     details: JsonAny = ABSENT
 
 
-NodeMessage = NodeRegister | NodeHeartbeat | JobAck | JobStarted | NodePartial | JobResult | NodeError
+NodeMessage = NodeRegister | NodeHeartbeat | JobAck | JobStarted | NodePartial | JobResult | PreviewRefused | NodeError
 
 # ---------------------------------------------------------------- server → node
 
@@ -237,6 +252,7 @@ class JobAssign(Message, tag="job_assign"):
     is_manual_cut: bool | None = False
     is_timeout_triggered: bool | None = False
     is_max_duration_triggered: bool | None = False
+    preview_id: Id | None = None  # of its utterance, which this node may have previewed
 
 
 class JobCancel(Message, tag="job_cancel"):
@@ -250,22 +266,63 @@ class NodeControl(Message, tag="node_control"):
     reason: str | None = None
 
 
-ToNode = NodeRegisterAck | JobAssign | JobCancel | NodeControl | Error
+class PreviewOpen(Message, tag="preview_open"):
+    """An utterance has begun: recognise what follows in preview_audio. `utterance_index` is the one it will have."""
+
+    preview_id: Id
+    session_id: Id
+    utterance_index: Index
+    src_lang: str
+    audio_format: str
+    sample_rate: SampleRate
+    trace_id: Id
+    turn_id: Id | None = None  # of the turn that it continues
+    lang_a: str | None = None
+    lang_b: str | None = None
+    auto_langs: list[str] | None = None
+    vocabulary: list[str] | None = None  # names and terms that may be said
+    context_text: str | None = None
+
+
+class PreviewAudio(Message, tag="preview_audio"):
+    """The audio since the last one. A gap in `seq`: some was dropped on the way."""
+
+    preview_id: Id
+    seq: Count
+    audio: Base64
+
+
+class PreviewClose(Message, tag="preview_close"):
+    preview_id: Id
+    reason: str
+
+
+ToNode = NodeRegisterAck | JobAssign | JobCancel | PreviewOpen | PreviewAudio | PreviewClose | NodeControl | Error
 
 # ---------------------------------------------------------------- features with an argument
 
-_SLOTS = re.compile(r"slots:([1-9][0-9]{0,5})")
+_NUMBER = re.compile(r"(slots|previews):([1-9][0-9]{0,5})")
 
 
-def advanced_features(slots: int, *, text_jobs: bool = False) -> list[str]:
+def advanced_features(slots: int, *, text_jobs: bool = False, previews: int = 0) -> list[str]:
     """The features of nodes that use the SDK; older nodes have none."""
-    features = [feature for feature in NodeFeature if text_jobs or feature is not NodeFeature.TEXT_JOBS]
-    return [*features, f"slots:{slots}"]
+    lacks = {NodeFeature.TEXT_JOBS: not text_jobs, NodeFeature.PREVIEW: not previews}
+    features = [feature for feature in NodeFeature if not lacks.get(feature)]
+    return [*features, f"slots:{slots}", *([f"previews:{previews}"] if previews else [])]
 
 
 def slots_of(features: list[str] | None) -> int | None:
     """N of `slots:N`; None: the node does not say, or it is not a sensible number."""
+    return _number("slots", features)
+
+
+def previews_of(features: list[str] | None) -> int:
+    """N of `previews:N`, of a node that can preview."""
+    return (_number("previews", features) or 0) if NodeFeature.PREVIEW in (features or ()) else 0
+
+
+def _number(name: str, features: list[str] | None) -> int | None:
     for feature in features or ():
-        if match := _SLOTS.fullmatch(feature):
-            return int(match[1])
+        if (match := _NUMBER.fullmatch(feature)) and match[1] == name:
+            return int(match[2])
     return None

@@ -55,6 +55,28 @@ class Bounced(Peer, tag="bounced", frozen=True):
     attempt: int
 
 
+class ToPreview(Peer, tag="to_preview", frozen=True):
+    """To a node's owner: write these frames (preview_open, preview_audio, preview_close) to its socket. `opens`: they
+    begin the preview, whose words go to the instance `listener`. `closes`: they end it. Never repeated."""
+
+    node_id: str
+    epoch: int
+    preview_id: str
+    listener: str
+    frames: list[msgspec.Raw]
+    opens: bool = False
+    closes: bool = False
+
+
+class FromPreview(Peer, tag="from_preview", frozen=True):
+    """To the instance of a speaker: what its node recognised so far; or, with `refused`, why it does not any more."""
+
+    preview_id: str
+    number: int
+    text: str = ""
+    refused: str = ""
+
+
 class Evict(Peer, tag="evict", frozen=True):
     """To a node's former owner: the node has connected elsewhere; close connections older than `epoch`."""
 
@@ -237,6 +259,8 @@ InboxMessage = (
     | CancelJob
     | FromNode
     | Bounced
+    | ToPreview
+    | FromPreview
     | Evict
     | SessionMoved
     | JobMoved

@@ -55,6 +55,7 @@ class SessionInit(Message, tag="session_init"):
     sample_rate: SampleRate | None = None
     resume: bool | None = False
     utterance_end: bool | None = False
+    previews: bool | None = False  # words while the user speaks
 
 
 class SessionResume(Message, tag="session_resume"):
@@ -218,10 +219,14 @@ class UtteranceEnd(Numbered, tag="utterance_end"):
     job_id: Id | None = None
 
 
-class AsrPartial(Message, tag="asr_partial"):
+class AsrPartial(Message, tag="asr_partial", kw_only=True):
+    """What was recognised so far: by a job, or by a preview while the utterance is spoken. An empty text of a preview:
+    the words disappear, because no utterance follows."""
+
     session_id: Id
     utterance_index: Index
-    job_id: Id
+    job_id: Id | None = None
+    preview_id: Id | None = None
     text: str
     is_final: bool
     trace_id: Id

@@ -85,6 +85,20 @@ class Metrics:
             "ended (detached) and messages of clients that were slowed down (work) by a limit",
             ["limit"],
         )
+        self.previews = make.gauge("dragoman_previews", "Utterances of sessions here that a node recognises meanwhile")
+        self.preview_refused = make.counters(
+            "dragoman_preview_refused_total",
+            "Previews that a node did not begin or gave up: no_node, full, unknown, node, node_lost, inbox_full, link",
+            ["reason"],
+        )
+        self.preview_dropped = make.counters(
+            "dragoman_preview_audio_dropped_total",
+            "Pieces of audio that a preview did not get: inbox_full, link (Redis was slow), slow_node",
+            ["reason"],
+        )
+        self.preview_first = make.histogram(
+            "dragoman_preview_first_partial_seconds", "From the beginning of an utterance to its first words"
+        )
         self.nodes = make.gauge("dragoman_nodes", "Nodes connected to this instance")
         self.fleet = make.gauge("dragoman_fleet_nodes", "Nodes of the cluster that this instance knows")
         self.loop_lag = make.histogram("dragoman_loop_lag_seconds", "Delay of the event loop")

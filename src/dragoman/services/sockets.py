@@ -11,6 +11,10 @@ class Socket(Protocol):
     def closed(self) -> bool: ...
 
     @property
+    def buffered(self) -> int:
+        """Bytes waiting for the peer to read."""
+
+    @property
     def peer(self) -> tuple[str, int]: ...
 
     def send(self, data: bytes | str) -> None: ...

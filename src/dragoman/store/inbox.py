@@ -99,20 +99,35 @@ class Inboxes:
         """The same, and the id of the entry: one can `get` it until it is done."""
         if len(data) > MAX_ENTRY_BYTES:
             return PushReply.TOO_LARGE, ""
-        reply = await PUSH_ENTRY(
+        reply = await self._put(instance, kind, data, trace_id, 1.0)
+        word, _, id = reply.decode().partition(" ")
+        return PushReply(word), id
+
+    def offer(self, instance: str, kind: str, data: bytes, share: float) -> "asyncio.Future[bytes]":
+        """Push an entry that may be lost: FULL if the inbox is fuller than `share` of its limits. Started; the caller
+        does not wait, and reads the answer with `verdict_of`."""
+        return self._put(instance, kind, data, "", share)
+
+    @staticmethod
+    def verdict_of(answer: "asyncio.Future[bytes]") -> PushReply | None:
+        """None: Redis is unavailable, and the entry is lost or not."""
+        if answer.cancelled() or answer.exception() is not None:
+            return None
+        return PushReply(answer.result().decode().partition(" ")[0])
+
+    def _put(self, instance: str, kind: str, data: bytes, trace_id: str, share: float) -> "asyncio.Future[bytes]":
+        return PUSH_ENTRY(
             self.redis,
             opened=self.keys.open(instance),
             inbox=self.keys.inbox(instance),
             counts=self.keys.counts(instance),
-            maxlen=self.settings.maxlen,
-            max_bytes=self.settings.max_bytes,
+            maxlen=int(self.settings.maxlen * share),
+            max_bytes=int(self.settings.max_bytes * share),
             size=len(data),
             kind=kind,
             trace=trace_id,
             data=data,
         )
-        word, _, id = reply.decode().partition(" ")
-        return PushReply(word), id
 
     def reader(self, instance: str) -> Dedicated:
         return Dedicated(self.redis, self.keys.inbox(instance), "inbox-reader")

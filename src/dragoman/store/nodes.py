@@ -34,6 +34,7 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
     semantic: list[str] = []
     tts: list[str] = []
     text: list[tuple[str, str]] = []  # the pairs of its text jobs
+    previews: int = 0  # at a time
     ready: list[str] | None = None
     features: list[str] = []
     services: dict[str, str] = {}  # service id → its type
@@ -64,6 +65,7 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
             tenant=self.tenant,
             seen_ms=self.seen_ms,
             text=frozenset(self.text),
+            previews=self.previews,
         )
 
 

@@ -303,6 +303,10 @@ async def test_a_file_that_cannot_be_sent_is_refused_before_anything_is_said(
 # ---------------------------------------------------------------- listening
 
 
+def partial_of(text: str) -> AsrPartial:
+    return AsrPartial(session_id="s-1", utterance_index=0, job_id="job-0", text=text, is_final=False, trace_id="t")
+
+
 async def test_events_come_in_the_order_of_arrival(server: FakeServer) -> None:
     server.answers = False
     async with session_at(server) as session:
@@ -310,7 +314,7 @@ async def test_events_come_in_the_order_of_arrival(server: FakeServer) -> None:
             await session.utterance(run_of(1))
         await server.until(lambda: len(server.session.utterances) == 3)
         server.translates(1)
-        server.says(AsrPartial("s-1", 0, "job-0", "so far", False, "t"))
+        server.says(partial_of("so far"))
         server.translates(0, backfilled=True)
         server.fails(2, "JOB_TIMEOUT", "the job took too long")
         server.says(Error(code="INVALID_MESSAGE", message="what?"))

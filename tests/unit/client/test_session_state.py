@@ -301,9 +301,12 @@ def test_chunks_and_utterances_are_not_mixed() -> None:
 
 def test_every_message_that_concerns_a_user_is_an_event() -> None:
     state = begun()
-    assert state.receive(AsrPartial("s-1", 0, "job-0", "so far", True, "t")) == Partial(
-        "s-1", 0, "so far", True, "job-0"
+    about = AsrPartial(session_id="s-1", utterance_index=0, job_id="job-0", text="so far", is_final=True, trace_id="t")
+    assert state.receive(about) == Partial("s-1", 0, "so far", True, "job-0")
+    preview = AsrPartial(
+        session_id="s-1", utterance_index=1, preview_id="preview-1", text="so", is_final=False, trace_id="t"
     )
+    assert state.receive(preview) == Partial("s-1", 1, "so", False, "", "preview-1")
     assert state.receive(step("s-1", 0)) == Progress("s-1", 0, "DISPATCHED", 1.0, "job-0")
     told = result("s-1", 0)
     assert state.receive(told) == Result(told)

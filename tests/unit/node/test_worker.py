@@ -73,6 +73,11 @@ class Desk:
         await self.worker.until_idle()
 
 
+def partial_of(text: str, *, is_final: bool) -> NodePartial:
+    about = {"job_id": "job-1", "node_id": "node-1", "session_id": "s-1", "trace_id": "trace-1"}
+    return NodePartial(utterance_index=1, text=text, is_final=is_final, **about)
+
+
 async def test_a_job_is_acknowledged_started_and_answered() -> None:
     async def handler(job: Job) -> Result:
         job.partial("hea")
@@ -83,8 +88,8 @@ async def test_a_job_is_acknowledged_started_and_answered() -> None:
     await desk.work(1)
     assert [type(message) for message in desk.said] == [JobAck, JobStarted, NodePartial, NodePartial]
     assert desk.said[0] == JobAck("job-1", 1, "node-1", "s-1", "trace-1")
-    assert desk.said[2] == NodePartial("job-1", "node-1", "s-1", 1, "hea", False, "trace-1")
-    assert desk.said[3] == NodePartial("job-1", "node-1", "s-1", 1, "heard ?", True, "trace-1")
+    assert desk.said[2] == partial_of("hea", is_final=False)
+    assert desk.said[3] == partial_of("heard ?", is_final=True)
     assert [result.text_asr for result in desk.finished] == ["heard"]
 
 

@@ -19,7 +19,7 @@ from dragoman.protocol.audio import AudioFrame, FrameKind
 from dragoman.protocol.codes import Close, ErrorCode, may_come_back
 from dragoman.protocol.errors import BadAudio, ProtocolError
 from dragoman.protocol.fields import ABSENT
-from dragoman.protocol.node import advanced_features, slots_of
+from dragoman.protocol.node import advanced_features, previews_of, slots_of
 from dragoman.protocol.session import ServiceTimings
 
 
@@ -167,6 +167,10 @@ def test_chat_users_and_anonymous_clients_belong_to_the_default_tenant(owner: st
 def test_a_node_of_ours_says_what_it_can() -> None:
     assert advanced_features(4) == ["job_ack", "resume", "reattempt", "drain", "slots:4"]
     assert slots_of(advanced_features(4)) == 4
+    assert previews_of(advanced_features(4)) == 0
+    assert advanced_features(4, previews=2)[-2:] == ["slots:4", "previews:2"]
+    assert previews_of(advanced_features(4, previews=2)) == 2
+    assert previews_of(["previews:2"]) == 0, "it does not say that it can"
 
 
 @pytest.mark.parametrize(

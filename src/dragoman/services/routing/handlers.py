@@ -53,6 +53,11 @@ class Handlers:
         if pending is not None:
             await pending
 
+    def handle_at_once(self, message: InboxMessage) -> None:
+        """Of a kind whose handler awaits nothing."""
+        pending = self._of(message).handle(message)
+        assert pending is None, f"the handler of {kind_of(message)} awaits something"
+
     async def rehome(self, message: InboxMessage) -> None:
         pending = self._of(message).rehome(message)
         if pending is not None:
@@ -63,6 +68,10 @@ class Handlers:
             return self._handlers[type(message)]
         except KeyError:
             raise NoHandler(f"no handler for {kind_of(message)}") from None
+
+
+def drop_silently(message: InboxMessage) -> None:
+    """The `rehome` of messages that nothing waits for."""
 
 
 def drop(message: InboxMessage) -> None:

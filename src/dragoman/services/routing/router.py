@@ -4,6 +4,7 @@ The owner of a node, a job or a session is looked up again if its inbox is gone.
 destination is answered to its sender, by a rule for each kind of message.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic
@@ -58,6 +59,28 @@ class Router:
         verdict = await self.inboxes.push(instance, kind_of(message), encode_peer(message), trace_id)
         self.metrics.pushed.labels(verdict).inc()
         return verdict
+
+    def offer(self, instance: str, message: InboxMessage, share: float) -> "asyncio.Future[PushReply | None] | None":
+        """To one instance, a message that may be lost: it is refused if the inbox is fuller than `share`. Started; the
+        caller does not wait. None: it was for this instance, and is handled. None as the answer: Redis gave none."""
+        if instance == self.instance:
+            self._handlers.handle_at_once(message)
+            return None
+        answered: asyncio.Future[PushReply | None] = asyncio.get_running_loop().create_future()
+        try:
+            asked = self.inboxes.offer(instance, kind_of(message), encode_peer(message), share)
+        except StoreError:
+            answered.set_result(None)
+            return answered
+        asked.add_done_callback(partial(self._offered, answered))
+        return answered
+
+    def _offered(self, answered: "asyncio.Future[PushReply | None]", asked: "asyncio.Future[bytes]") -> None:
+        verdict = self.inboxes.verdict_of(asked)
+        if verdict is not None:
+            self.metrics.pushed.labels(verdict).inc()
+        if not answered.done():
+            answered.set_result(verdict)
 
     async def to_node(self, owner: str, message: Assign | CancelJob) -> PushReply:
         """To the owner of the node's socket: `owner`, and if its inbox is gone, the owner that Redis names."""

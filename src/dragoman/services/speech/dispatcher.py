@@ -201,7 +201,7 @@ class Dispatcher:
         self._dropped(message.node_id, unclaimed)
 
     def _deliver(self, node_id: str, message: JobMessage) -> bool:
-        driver = self._driven.get(message.job_id)
+        driver = self._driven.get(message.job_id or "")
         if driver is None:
             return self._orphans.on_node_message(node_id, message)
         driver.on_signal(message)

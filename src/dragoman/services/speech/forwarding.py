@@ -98,6 +98,7 @@ class RemoteSocket:
     """The socket of another instance at which an utterance arrived."""
 
     closed = False
+    buffered = 0
     peer = ("", 0)
 
     def __init__(self, session_id: str, instance: str, connection: int, router: Router, tasks: Tasks) -> None:

@@ -349,6 +349,7 @@ class JobPlacement:
             voice=pipeline.use_tts,
             # A later attempt goes elsewhere: the turn's node had its chance.
             turn_node=turn.node_id if turn.node_id not in self._seen else None,
+            preview_node=request.preview_node if request.preview_node not in self._seen else None,
             turn_bound=turn.node_id is not None or not request.ends_turn,
             seen=frozenset(self._seen),
             failed=frozenset((*self._failed_on, *also_failed)),

@@ -65,6 +65,7 @@ class JobRequest:
     tenant: str = "default"
     account: str = ""  # whose job it is
     latest: LatestIndexes = field(default_factory=LatestIndexes)  # the session's
+    preview_node: str | None = None  # that previewed its utterance
     client_lag_ms: float | None = None  # from the client to this instance, of its last chunk
     text_kind: TextKind | None = None  # of a text job: what asked for it
     timeout_ms: int | None = None  # of the whole job; None: as configured

@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from dragoman.domain.job_signals import JobMessage
+from dragoman.domain.preview import PartialPace
 from dragoman.protocol import ids
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import Close, NodeFeature
@@ -24,6 +25,7 @@ from dragoman.protocol.node import (
     NodeHeartbeat,
     NodeRegister,
     NodeRegisterAck,
+    previews_of,
     slots_of,
 )
 from dragoman.protocol.peer import Assign, CancelJob, DrainNode, Evict, FromNode, NodeLost, NodeSeen
@@ -59,6 +61,22 @@ class Assigned:
 
 
 @dataclass(slots=True)
+class LocalPreview:
+    """A preview that the node has open."""
+
+    listener: str  # the instance of its session
+    audio_at: float = -inf  # the last
+    pace: PartialPace = field(default_factory=PartialPace)
+    in_flight: "asyncio.Future[PushReply | None] | None" = None  # the words sent last
+
+    def got_audio(self, now: float) -> None:
+        self.audio_at = now
+
+    def sent(self, answer: "asyncio.Future[PushReply | None] | None") -> None:
+        self.in_flight = answer
+
+
+@dataclass(slots=True)
 class LocalNode:
     conn: Socket
     snapshot: Snapshot
@@ -70,6 +88,7 @@ class LocalNode:
     draining: bool = False  # by an operator
     named: bool = False  # it has a token
     jobs: dict[str, Assigned] = field(default_factory=dict)
+    previews: dict[str, LocalPreview] = field(default_factory=dict)
     unsent: dict[str, list[bytes]] = field(default_factory=dict)  # job → frames that its remote driver is about to get
 
     @property
@@ -116,6 +135,14 @@ class LocalNodes:
 
     def __len__(self) -> int:
         return len(self._local)
+
+    def all(self) -> Collection[LocalNode]:
+        return self._local.values()
+
+    def find(self, node_id: str, epoch: int) -> LocalNode | None:
+        """The node, if this is its connection and open."""
+        node = self._local.get(node_id)
+        return node if node is not None and node.epoch == epoch and not node.conn.closed else None
 
     # -- connections -----------------------------------------------------------------------------
 
@@ -270,8 +297,8 @@ class LocalNodes:
             await self._publish(node, msgspec.structs.replace(node.snapshot, draining=self._draining or node.draining))
 
     async def assign(self, message: Assign) -> None:
-        node = self._local.get(message.node_id)
-        if node is None or node.epoch != message.epoch or node.conn.closed:
+        node = self.find(message.node_id, message.epoch)
+        if node is None:
             await self.router.bounce(message)  # NoRoom: the assignment stays in our inbox
             return
         node.jobs[message.job_id] = Assigned(message.driver, monotonic() + self._job_s)
@@ -298,12 +325,12 @@ class LocalNodes:
 
     def on_job_message(self, node: LocalNode, message: JobMessage, frame: bytes) -> None:
         """Pass a node's message to the driver of the job, at once if it is local."""
-        result = isinstance(message, JobResult)
-        job = node.jobs.pop(message.job_id, None) if result else node.jobs.get(message.job_id)
+        job_id, result = message.job_id or "", isinstance(message, JobResult)
+        job = node.jobs.pop(job_id, None) if result else node.jobs.get(job_id)
         if job is not None and job.driver == self.instance:
             self._on_message(node.id, message)
         else:
-            self._queue_for_driver(node, job.driver if job is not None else None, message.job_id, frame)
+            self._queue_for_driver(node, job.driver if job is not None else None, job_id, frame)
         if result:
             self._check_idle()
 
@@ -354,6 +381,7 @@ def _described(message: NodeRegister, node_id: str, epoch: int, instance: str, t
         slots=slots_of(message.advanced_features) or 0,
         features=sorted(feature.value for feature in features),
         text=sorted(set(message.text_pairs or ())) if NodeFeature.TEXT_JOBS in features else [],
+        previews=previews_of(message.advanced_features),
         public=message.accept_public_jobs,
         tenant=tenant,
         version=message.version,

@@ -7,12 +7,12 @@ from typing import Protocol
 import msgspec
 
 from dragoman.domain.job_signals import End
-from dragoman.domain.segmenter import Cut
+from dragoman.domain.segmenter import Cut, OpenUtterance
 from dragoman.protocol import extra, ids
 from dragoman.protocol.audio import NO_AUDIO, OPUS, encode_base64
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import ErrorCode, UiEventName
-from dragoman.protocol.node import JobAssign, JobResult
+from dragoman.protocol.node import JobAssign, JobResult, PreviewOpen
 from dragoman.protocol.peer import JobEnded
 from dragoman.protocol.session import (
     Error,
@@ -58,7 +58,33 @@ class NoJob:
     trace_id: str = ""
 
 
-def assignment_of_cut(session_id: str, init: SessionInit, cut: Cut, audio_format: str, sample_rate: int) -> JobAssign:
+def preview_opening(
+    preview_id: str,
+    init: SessionInit,
+    utterance: OpenUtterance,
+    session_id: str,
+    trace_id: str,
+    audio_format: str,
+    sample_rate: int,
+) -> PreviewOpen:
+    return PreviewOpen(
+        preview_id=preview_id,
+        session_id=session_id,
+        utterance_index=utterance.index,
+        src_lang=init.src_lang,
+        audio_format=audio_format,
+        sample_rate=sample_rate,
+        trace_id=trace_id,
+        turn_id=utterance.turn_id,
+        lang_a=init.lang_a,
+        lang_b=init.lang_b,
+        auto_langs=list(init.auto_langs) if init.auto_langs else None,
+    )
+
+
+def assignment_of_cut(
+    session_id: str, init: SessionInit, cut: Cut, audio_format: str, sample_rate: int, preview_id: str | None = None
+) -> JobAssign:
     return JobAssign(
         job_id=ids.job_id(),
         attempt_id=1,
@@ -84,6 +110,7 @@ def assignment_of_cut(session_id: str, init: SessionInit, cut: Cut, audio_format
         is_manual_cut=cut.is_manual_cut,
         is_timeout_triggered=cut.is_timeout_triggered,
         is_max_duration_triggered=cut.is_max_duration_triggered,
+        preview_id=preview_id,
     )
 
 

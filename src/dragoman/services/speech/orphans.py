@@ -112,7 +112,7 @@ class Orphans:
 
     def on_node_message(self, node_id: str, message: JobMessage) -> bool:
         """True if the job is an orphan of this instance."""
-        orphan = self._orphans.get(message.job_id)
+        orphan = self._orphans.get(message.job_id or "")
         if orphan is None:
             return False
         if isinstance(message, JobResult):

@@ -35,6 +35,7 @@ from dragoman.services.speech.dispatcher import Dispatcher
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.messages import About, NoJob
 from dragoman.services.speech.outbox import Outbox
+from dragoman.services.speech.previews import Previews, Speaker
 from dragoman.services.speech.remote_listener import RemoteJob, WorkingElsewhere
 from dragoman.services.speech.session_input import NumberedUtterance, SessionInput
 from dragoman.services.speech.session_output import SessionOutput
@@ -96,6 +97,7 @@ class Session:
         metrics: Metrics,
         settings: SessionSettings,
         turns: SessionTurns,
+        previews: Previews | None,
         *,
         holder: Holder,
         count_job: Callable[[], object],
@@ -103,7 +105,7 @@ class Session:
         on_closed: Callable[["Session"], None],
         restored: SessionState | None = None,
     ) -> None:
-        """`restored`: of a session that another instance owned before."""
+        """`previews`: if its client wants them. `restored`: of a session that another instance owned before."""
         now = monotonic()
         state = restored or SessionState(init.trace_id or ids.trace_id(), None, None, 0, 0, {}, (), None)
         self.id, self.init, self.subject, self.trace_id = id, init, holder.owner, state.trace_id
@@ -126,7 +128,9 @@ class Session:
             state.expected, state.settled, now, self.remote_jobs.keys(), settings.ack_timeout_ms, settings.span
         )
         self.output = SessionOutput(id, init, self.trace_id, self.input, socket)
-        self._turns = turns
+        self._turns, self._speaker = turns, None
+        if previews is not None:
+            self._speaker = Speaker(previews, id, init, self.trace_id, self.input, self.output, turns)
         if state.turn is not None:
             turns.open(state.turn)
             self.input.segmenter.resume_turn(state.turn.id, now)
@@ -182,6 +186,15 @@ class Session:
         self._take_cuts(self.input.segmenter.close(now))
         self._close_if_done()
 
+    def detached(self) -> None:
+        """Its socket is gone."""
+        self.output.attach(None)
+        self._stop_preview()
+
+    def _stop_preview(self) -> None:
+        if self._speaker is not None:
+            self._speaker.stop()
+
     def reopen(self) -> None:
         """The client has resumed. If it was closing the session, it asks again."""
         self.closing, self._close_by = False, None
@@ -216,6 +229,7 @@ class Session:
 
     def stop(self) -> None:
         """Create no more jobs, send nothing more. The session may continue on another instance."""
+        self._stop_preview()
         self.over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -273,15 +287,20 @@ class Session:
                 case Cut():
                     self.input.cut(output.audio_seq)
                     queue = self._turns.get(output.turn_id) or self._turns.open(Turn(output.turn_id))
-                    self._dispatch(self.input.request_of_cut(output, queue, self))
+                    preview = self._speaker.cut(output) if self._speaker is not None else None
+                    self._dispatch(self.input.request_of_cut(output, queue, self, preview))
                 case TurnEnded():
                     if (ended := self._turns.get(output.turn_id)) is not None:
                         self._end_turn(ended)
                 case Withheld():
                     self.input.cut(output.audio_seq)
                     self._metrics.withheld.inc()
+                    if self._speaker is not None:
+                        self._speaker.withheld()
                 case _:
                     assert_never(output)
+        if self._speaker is not None and self.socket is not None and not self.draining:
+            self._speaker.follow()
         self.set_timer()
 
     def _take_utterances(self, ready: list[NumberedUtterance]) -> None:
@@ -366,7 +385,9 @@ class Session:
         self.output.event(request, UiEventName.NODE_ACCEPTED)
 
     def job_partial(self, request: JobRequest, partial: NodePartial) -> None:
-        self.output.partial(request, partial)
+        self.output.partial(
+            request.index, partial.text, partial.is_final, job_id=request.job_id, trace_id=request.trace_id
+        )
 
     def job_moved(self, request: JobRequest) -> None:
         self.moved(request.index)
@@ -452,6 +473,8 @@ class Session:
             return
         due = [self.input.deadline(), self.window.deadline(), self._close_by]
         due += [one.give_up_at for one in self.remote_jobs.values()]
+        if self._speaker is not None:
+            due.append(self._speaker.deadline())
         at = min((when for when in due if when is not None), default=None)
         if at is not None:
             delay = max(at - monotonic(), 0)

@@ -8,6 +8,7 @@ from time import monotonic
 
 import msgspec
 
+from dragoman.domain.preview import OpenPreview
 from dragoman.domain.reorder import IndexRefused, Reorder
 from dragoman.domain.segmenter import Cut, Output, Segmenter, SegmenterSettings
 from dragoman.protocol import ids
@@ -84,16 +85,27 @@ class SessionInput:
 
     # -- job requests ----------------------------------------------------------------------------
 
-    def request_of_cut(self, cut: Cut, queue: TurnQueue, listener: Listener) -> JobRequest:
-        assignment = messages.assignment_of_cut(self._session_id, self._init, cut, self.audio_format, self.sample_rate)
-        return self._request(assignment, queue, listener, cut.ends_turn, cut.duration_ms)
+    def request_of_cut(
+        self, cut: Cut, queue: TurnQueue, listener: Listener, preview: OpenPreview | None = None
+    ) -> JobRequest:
+        preview_id, node_id = (preview.id, preview.node_id) if preview is not None else (None, None)
+        assignment = messages.assignment_of_cut(
+            self._session_id, self._init, cut, self.audio_format, self.sample_rate, preview_id
+        )
+        return self._request(assignment, queue, listener, cut.ends_turn, cut.duration_ms, node_id)
 
     def request_of_utterance(self, message: Utterance, queue: TurnQueue, listener: Listener) -> JobRequest:
         """A turn of its own."""
         return self._request(messages.assignment_of_utterance(message, queue.turn.id), queue, listener, True, None)
 
     def _request(
-        self, assignment: JobAssign, queue: TurnQueue, listener: Listener, ends_turn: bool, audio_ms: int | None
+        self,
+        assignment: JobAssign,
+        queue: TurnQueue,
+        listener: Listener,
+        ends_turn: bool,
+        audio_ms: int | None,
+        preview_node: str | None = None,
     ) -> JobRequest:
         return JobRequest(
             job_id=assignment.job_id,
@@ -110,6 +122,7 @@ class SessionInput:
             tenant=self._tenant,
             account=self._account,
             latest=self._latest,
+            preview_node=preview_node,
             client_lag_ms=None if self.numbered else self.client_lag_ms,
         )
 

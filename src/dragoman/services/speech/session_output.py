@@ -13,7 +13,7 @@ from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import UiEventName
 from dragoman.protocol.extra import detected_language
 from dragoman.protocol.fields import Message, Numbered
-from dragoman.protocol.node import JobResult, NodePartial
+from dragoman.protocol.node import JobResult
 from dragoman.protocol.session import AsrPartial, LanguageDetected, SessionInit, UtteranceEnd
 from dragoman.services.sockets import Attachment, Socket
 from dragoman.services.speech import messages
@@ -72,10 +72,20 @@ class SessionOutput:
     def event(self, about: About, name: UiEventName, **error: str | None) -> None:
         self._reply(about.index, messages.event(self._session_id, self._trace_of(about), about, name, **error))
 
-    def partial(self, about: About, partial: NodePartial) -> None:
-        trace_id = self._trace_of(about)
-        message = AsrPartial(self._session_id, about.index, about.job_id, partial.text, partial.is_final, trace_id)
-        self._reply(about.index, message)
+    def partial(
+        self, index: int, text: str, is_final: bool, *, job_id: str = "", preview_id: str = "", trace_id: str = ""
+    ) -> None:
+        """What was recognised so far, by a job or by a preview. `trace_id`: of the job."""
+        message = AsrPartial(
+            session_id=self._session_id,
+            utterance_index=index,
+            job_id=job_id or None,
+            preview_id=preview_id or None,
+            text=text,
+            is_final=is_final,
+            trace_id=trace_id if self._input.numbered else self._trace_id,
+        )
+        self._reply(index, message)
 
     def result(self, about: About, end: End, settled: Settled, request: JobRequest | None, state: State) -> None:
         """`request`: if this instance drove the job."""

@@ -31,6 +31,7 @@ from dragoman.services.speech import messages
 from dragoman.services.speech.dispatcher import Dispatcher
 from dragoman.services.speech.forwarding import NO_SUCH_SESSION, RemoteSocket, UtteranceForwarder
 from dragoman.services.speech.outbox import Outbox
+from dragoman.services.speech.previews import Previews
 from dragoman.services.speech.remote_listener import RemoteListener, SessionResults
 from dragoman.services.speech.session import Session, SessionSettings, SessionState
 from dragoman.services.speech.turn_queue import SessionTurns
@@ -63,6 +64,7 @@ class Sessions:
         dispatcher: Dispatcher,
         router: Router,
         results: SessionResults,
+        previews: Previews,
         metrics: Metrics,
         tasks: Tasks,
         settings: SessionSettings,
@@ -76,6 +78,7 @@ class Sessions:
         self.instance, self.settings, self.resumable = instance, settings, resumable
         self._owners, self._turns, self._dispatcher, self._router = owners, turns, dispatcher, router
         self._results, self._metrics, self._tasks, self._guard = results, metrics, tasks, guard
+        self._previews = previews
         self.forwarder = UtteranceForwarder(owners, router, metrics, tasks, timeout_s=settings.placement_wait_s)
         self._sessions: dict[str, Session] = {}
         self.quota, self._work = SessionQuota(settings.limits), WorkQuota(settings.limits)
@@ -178,6 +181,7 @@ class Sessions:
             self._metrics,
             self.settings,
             SessionTurns(grant.session, self._turns, self._tasks),
+            self._previews if init.previews else None,
             holder=grant.holder,
             count_job=partial(self.count_work, grant.holder, UTTERANCE),
             guard=self._guard,
@@ -288,10 +292,10 @@ class Sessions:
         elif self._is_gateway(session) and not session.closing:
             grace_s = self.settings.detached_session_s
         else:
-            session.output.attach(None)
+            session.detached()
             self._ending.add((session, "socket closed"))
             return
-        session.output.attach(None)
+        session.detached()
         loop = asyncio.get_running_loop()
         self._expiry[session.id] = loop.call_later(grace_s, self._ending.add, (session, "grace period over"))
         self.quota.detach(self._grants[session.id])

@@ -66,6 +66,7 @@ def session_of(client: Any, dispatcher: Any, **settings: Any) -> Session:
         Metrics(),
         SessionSettings(SegmenterSettings(), **settings),
         SessionTurns("s-1", Mock(), Mock()),
+        None,
         holder=Holder("default/somebody"),
         count_job=lambda: None,
         guard=lambda work, *args: True,
