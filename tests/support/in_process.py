@@ -5,6 +5,7 @@ their socket being a list of what was sent; what they answer is decided by the t
 """
 
 import asyncio
+import base64
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from dragoman.protocol.node import (
     NodeHeartbeat,
     NodePartial,
     NodeRegister,
+    PreviewRefused,
     ResourceUsage,
 )
 from dragoman.protocol.session import Pipeline
@@ -122,6 +124,25 @@ class InProcessNode:
     def answer(self, job: dict[str, Any], **fields: Any) -> None:
         said = {"utterance_index": job["utterance_index"], "success": True, "text_asr": "heard", "text_translated": "t"}
         self.say(JobResult(**self._about(job) | said | fields))
+
+    @property
+    def previews(self) -> list[str]:
+        """The previews that it was sent, in order."""
+        return [message["preview_id"] for message in self.socket.of("preview_open")]
+
+    def preview(self, preview_id: str, text: str) -> None:
+        """Words of a preview."""
+        about = {"preview_id": preview_id, "node_id": self.id, "session_id": "s", "trace_id": "t"}
+        partial = NodePartial(utterance_index=0, text=text, is_final=False, **about)
+        self.instance.services.node_previews.on_partial(self.local, partial)
+
+    def refuse(self, preview_id: str, reason: str = "busy") -> None:
+        self.instance.services.node_previews.on_refused(self.local, PreviewRefused(preview_id, reason))
+
+    def previewed(self, preview_id: str) -> bytes:
+        """The audio that it got."""
+        pieces = [one["audio"] for one in self.socket.of("preview_audio") if one["preview_id"] == preview_id]
+        return b"".join(map(base64.b64decode, pieces))
 
     def say(self, message: JobAck | JobStarted | NodePartial | JobResult) -> None:
         frame = encode(message)
@@ -211,6 +232,7 @@ class InProcessInstance:
         features: Iterable[str] = OUR_FEATURES,
         kinds: Iterable[str] = KINDS,
         text: Iterable[tuple[str, str]] = (),
+        previews: int = 0,
         working: bool = False,
     ) -> InProcessNode:
         node = InProcessNode(self, working)
@@ -226,7 +248,7 @@ class InProcessInstance:
             features_supported=encode_base64(b""),
             accept_public_jobs=True,
             node_id=id,
-            advanced_features=[*features, f"slots:{slots}"],
+            advanced_features=[*features, f"slots:{slots}", *(["preview", f"previews:{previews}"] if previews else [])],
             language_capabilities=LanguageCapabilities(spoken, spoken, spoken),
             text_pairs=list(text),
         )

@@ -19,7 +19,7 @@ from dragoman.protocol.session import TranslationResult
 class Partial:
     """What has been recognised so far of an utterance. A later one replaces it.
 
-    While the utterance is spoken it has a `preview_id` and no `job_id`. If its text is empty then, nothing was said: the
+    While the utterance is spoken it has a `preview_id` and no `job_id`. If its text is empty, nothing was said, and the
     words before it are to be removed.
     """
 
