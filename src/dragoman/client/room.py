@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from ssl import SSLContext
 from types import TracebackType
 
-from dragoman.client.events import InRoom, Renewed, Resumed, SessionError
-from dragoman.client.session import Session
+from dragoman.client.events import Event, InRoom, Renewed, Resumed, SessionError
+from dragoman.client.recording import Recording
+from dragoman.client.session import Chunks, Session
 from dragoman.client.session_connection import Timing
 from dragoman.connection import ClientWebSocket, ReceiveQueue
+from dragoman.protocol import audio
 from dragoman.protocol.rooms import (
     Caption,
     CaptionLost,
+    CaptionPartial,
     CaptionTranslation,
     RoomClose,
     RoomCreate,
@@ -70,6 +73,8 @@ class RoomCaption:
     translated_into: str = ""
     untranslated: str = ""
     lost: str = ""
+    audio: bytes = b""  # the translation as speech, if this member wants voices and the node has one
+    audio_format: str = ""
 
     @property
     def text(self) -> str:
@@ -91,15 +96,22 @@ class Room:
             async for caption in room:
                 print(caption.speaker, caption.text)
 
+    - `write(text)` says a sentence, `speak(recording)` speaks one; `send(chunk)` and `cut()` send live audio.
+
     Parameters:
 
     - `room` or `code`: the id or the six-digit code of the room. With neither, a new room is opened.
     - `name`: shown to the others.
-    - `speaks`, `hears`: languages. `hears` is `speaks` if it is left out.
+    - `speaks`, `hears`: languages. `hears` is `speaks` if it is left out. `speaks="auto"`: the node detects it; then
+      `hears` must be given.
+    - `voice`: get translations also as speech: `caption.audio`.
+    - `audio_format`, `sample_rate`: of the audio to send. A `Recording` sets them by itself.
     - `originals`: also get sentences in the language in which they were said.
     - `from_start`: get everything that was said before; otherwise the last captions.
     - `settings`: of a new room.
-    - `on_message`: called with every message of the room as it arrives, before it is handled.
+    - `on_message`: called with every message of the room as it arrives, before it is handled; also with the partial
+      text of what is being said.
+    - `on_event`: called with every other event of the session, such as Failed for an utterance that was refused.
     """
 
     def __init__(
@@ -115,10 +127,13 @@ class Room:
         originals: bool = True,
         from_start: bool = False,
         settings: RoomSettings | None = None,
+        audio_format: str = audio.OPUS,
+        sample_rate: int = 16_000,
         token: str | None = None,
         timing: Timing | None = None,
         ssl: SSLContext | None = None,
         on_message: Callable[[RoomMessage], None] | None = None,
+        on_event: Callable[[Event], None] = lambda event: None,
     ) -> None:
         hears = hears or speaks
         self.id, self.code, self.role, self.members = room, code, "", list[RoomMember]()
@@ -132,10 +147,11 @@ class Room:
         self._originals, self._settings = originals, settings
         self._joined_before, self._from_start = False, from_start
         self._session = Session(
-            url, src=speaks, tgt=hears, token=token, timing=timing, ssl=ssl, on_lost="new", utterance_end=False
-        )
+            url, src=speaks, tgt=hears, token=token, timing=timing, ssl=ssl, on_lost="new",
+            audio_format=audio_format, sample_rate=sample_rate,
+        )  # fmt: skip
         self._timing = timing or Timing()
-        self._on_message = on_message
+        self._on_message, self._on_event = on_message, on_event
         self._captions = _Captions()
         self._known: OrderedDict[str, RoomCaption] = OrderedDict()
         # The connections on which joining was asked for, and answered. Any other request waits for the answer.
@@ -229,6 +245,23 @@ class Room:
         session is lost, too, before the answer: RoomRefused with the code UNKNOWN_OUTCOME."""
         await self._ask(RoomText(text=text, client_msg_id=_new_id(), lang=lang or None))
 
+    async def speak(self, source: Recording | Chunks, *, fast: bool = False) -> None:
+        """Say aloud all of `source`, then cut: at the pace of speech, or as `fast` as the server allows. What was said
+        arrives as a caption, also at this member."""
+        await self._session.speak(source, fast=fast)
+
+    async def send(self, chunk: bytes, *, final: bool = False) -> None:
+        """Send a piece of live audio; `final` cuts the utterance after it."""
+        await self._session.send(chunk, final=final)
+
+    async def cut(self) -> None:
+        """End the utterance: what was sent since the last cut becomes one caption."""
+        await self._session.cut()
+
+    async def wait_said(self) -> None:
+        """Wait until everything that was said aloud is a caption, or has failed."""
+        await self._session.wait_answered()
+
     async def update(
         self,
         *,
@@ -317,6 +350,8 @@ class Room:
                     case Renewed():
                         self._give_up_written()
                         await self._join_again()
+                    case _:
+                        self._on_event(event)
         except SessionError as error:
             self._end(error)
         else:
@@ -365,6 +400,8 @@ class Room:
         match message:
             case Caption() | CaptionTranslation() | CaptionLost():
                 self._receive_entry(message)
+            case CaptionPartial():
+                pass  # only for `on_message`
             case RoomMembers(members=members, count=count):
                 self.members, self.count = members, len(members) if count is None else count
             case RoomJoined():
@@ -433,6 +470,8 @@ class Room:
                     None if message.untranslated else message.text,
                     message.lang,
                     message.untranslated or "",
+                    audio=audio.decode_base64(message.tts_audio) if message.tts_audio else b"",
+                    audio_format=message.tts_format or "",
                 )
         self._known[caption.id] = caption
         if len(self._known) > MAX_CAPTIONS:

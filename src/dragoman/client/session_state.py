@@ -30,6 +30,7 @@ from dragoman.protocol.fields import Numbered
 from dragoman.protocol.rooms import (
     Caption,
     CaptionLost,
+    CaptionPartial,
     CaptionTranslation,
     RoomCreateAck,
     RoomError,
@@ -310,7 +311,7 @@ class SessionState:
                 return Detected(message.lang, message.confidence)
             case SessionInitAck() | SessionCloseAck() | ServerHeartbeat():
                 return None
-            case Caption() | CaptionTranslation() | CaptionLost() | RoomMembers():
+            case Caption() | CaptionTranslation() | CaptionLost() | CaptionPartial() | RoomMembers():
                 return InRoom(message)
             case RoomCreateAck() | RoomJoined() | RoomOk() | RoomError() | RoomExpired():
                 return InRoom(message)

@@ -83,9 +83,20 @@ class Rooms(Section, frozen=True):
         quota(
             0,
             100000,
-            "Sentences that one member may write per minute. 0 is any number.",
+            "Sentences that one member may write or say per minute. 0 is any number.",
             per="member",
-            answer="`room_error` LIMIT_EXCEEDED",
+            answer="`room_error` LIMIT_EXCEEDED; `error` LIMIT_EXCEEDED for an utterance",
             metric='dragoman_room_refused_total{reason="LIMIT_EXCEEDED"}',
         ),
     ] = 120
+    audio_seconds_per_minute: Annotated[
+        int,
+        quota(
+            0,
+            100000,
+            "Seconds of speech of one member per minute. 0 is any number.",
+            per="member",
+            answer="`error` LIMIT_EXCEEDED for the utterance",
+            metric='dragoman_room_refused_total{reason="LIMIT_EXCEEDED"}',
+        ),
+    ] = 180

@@ -195,6 +195,10 @@ class Fleet:
         pool = self.find_text(src, tgt)
         return pool is not None and any(not self._nodes[node_id].draining for node_id in pool.ids)
 
+    def serves_speech(self, src: str, tgt: str) -> bool:
+        """Whether some node recognises one language and translates it into the other, and is not draining."""
+        return any(not self._nodes[node_id].draining for node_id in self.pool(src, tgt))
+
     def text_targets(self) -> set[str]:
         """The languages that some node translates texts into."""
         return {tgt for _, tgt in self._by_text}

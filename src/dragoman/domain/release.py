@@ -70,6 +70,11 @@ class ReleaseWindow:
         self._highest_sent = -1
         self._opened_to = expected  # everything below is settled or a gap
 
+    @property
+    def highest_sent(self) -> int:
+        """-1 before the first."""
+        return self._highest_sent
+
     def receive(self, index: int, now: float, working: Container[int] = ()) -> Send | Drop:
         """Settle `index` by its result; what is missing below it gets `ack_timeout_ms` from now.
 

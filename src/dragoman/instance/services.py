@@ -29,7 +29,7 @@ from dragoman.domain.storm import StormSettings
 from dragoman.instance.chat import Chat
 from dragoman.instance.chat_settings import SECRETS_POLL_S, SecretRotation
 from dragoman.instance.process import is_dead
-from dragoman.instance.rooms import Rooms
+from dragoman.instance.rooms import RoomLogs, Rooms
 from dragoman.protocol.peer import (
     Assign,
     Bounced,
@@ -58,6 +58,7 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.operations import AllDeadLetters, Operations
 from dragoman.services.report import Listings, Report
 from dragoman.services.revocations import POLL_S, RevocationService
+from dragoman.services.rooms.room_log import RoomLog
 from dragoman.services.routing.handlers import INBOX_KINDS, Handlers, drop, drop_silently
 from dragoman.services.routing.inbox_reader import InboxReader, Reclaimer
 from dragoman.services.routing.router import Announcer, Router
@@ -171,10 +172,9 @@ class Services:
         self.handlers = Handlers(INBOX_KINDS)
         self.router = Router(name, self.handlers, stores.inboxes, stores.owners, stores.jobs, metrics)
         self.results = SessionResults(self.router, stores.sessions, tasks)
-        self._build_jobs(config)
-        self.rooms = Rooms(
-            config, name, stores.redis, stores.keys, self.view, self.text_jobs, self.router, metrics, tasks
-        )
+        logs = RoomLogs(config, name, stores.redis, stores.keys, self.router, metrics, tasks)
+        self._build_jobs(config, logs.log)
+        self.rooms = Rooms(config, name, logs, self.view, self.text_jobs, metrics, tasks)
         self._build_sessions(config)
         self.chat = Chat(
             config, name, stores.redis, stores.keys, stores.instances, stores.inboxes, self.announcer, metrics, tasks,
@@ -185,14 +185,14 @@ class Services:
         self._register_handlers(on_drain)
         self._build_upkeep(config)
 
-    def _build_jobs(self, config: Config) -> None:
+    def _build_jobs(self, config: Config, room_log: RoomLog) -> None:
         stores, speech, name = self.stores, config.speech, self.name
         records = JobRecords(name, stores.jobs, self.tasks)
         self.orphans = Orphans(
             name, stores.jobs, records, stores.reservations, self.results, self.router, self.announcer,
             JobMetrics(self.metrics), self.tasks,
             timeout_ms=max(speech.attempt_timeout_ms, int(SHARE_OF_JOB * speech.job_timeout_ms)),
-            knows=lambda node: node in self.view.fleet,
+            knows=lambda node: node in self.view.fleet, lost_in_room=room_log.lost_with_its_instance,
         )  # fmt: skip
         placing = PlacerSettings(
             speech.placement_wait_ms, speech.default_slots, speech.turn_overcommit, speech.job_timeout_ms
@@ -233,7 +233,8 @@ class Services:
         self.sessions = Sessions(
             self.name, stores.owners, stores.turns, stores.sessions, self.dispatcher, self.router, self.results,
             self.previews, self.metrics, self.tasks, _session_settings(config), guard=self.presence.guard,
-            on_ended=self.rooms.commands.session_ended, on_moved=self.rooms.membership.session_moved,
+            on_ended=self.rooms.commands.session_ended, on_moved=self.rooms.commands.session_moved,
+            rooms=self.rooms.speakers,
         )  # fmt: skip
         self.resumption = Resumption(
             self.sessions, self.results, stores.sessions, stores.jobs, stores.turns, stores.instances,

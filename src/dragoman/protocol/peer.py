@@ -4,6 +4,8 @@ A frame of a client or node is carried as the bytes that were received, so audio
 The tag is the type of the inbox entry; the version is its `v`.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from dragoman.protocol.codec import sentence_of
@@ -98,6 +100,18 @@ class JobMoved(Peer, tag="job_moved", frozen=True):
     index: int
 
 
+class RoomUtterance(msgspec.Struct, array_like=True, frozen=True):
+    """An utterance that was spoken in a room: where its caption goes. Also in the record of its job."""
+
+    room_id: str
+    epoch: int  # of the session when it was cut; 0: the session cannot resume
+    name: str  # of the speaker
+    lang: str  # spoken; `auto`: the node detects it
+    target: str  # into which the job translates, too; '' = it only recognises
+    started_ms: int
+    duration_ms: int | None
+
+
 class JobEnded(Peer, tag="job_ended", frozen=True):
     """To a session's owner, or parked until it has one: how one of its jobs ended, with the node's answer."""
 
@@ -110,6 +124,7 @@ class JobEnded(Peer, tag="job_ended", frozen=True):
     message: str = ""
     node_id: str = ""
     frame: msgspec.Raw = msgspec.Raw(b"null")
+    room: RoomUtterance | None = None
 
 
 class ForwardedUtterance(Peer, tag="forwarded_utterance", frozen=True):
@@ -217,12 +232,31 @@ class RoomEntry(msgspec.Struct, array_like=True, frozen=True):
     at_ms: int = 0
 
 
+class RoomVoice(msgspec.Struct, array_like=True, frozen=True):
+    """The sound of a translation, for members that want it. It is not in the log."""
+
+    audio: msgspec.Raw  # a base64 JSON string
+    format: str
+
+
 class RoomEntries(Peer, tag="room_entries", frozen=True):
     """To an instance with members of the room: deliver these. What is missed is read from the log."""
 
     room_id: str
     entries: list[RoomEntry]
     appended_at: float = 0.0  # unix time, by the clock of the sender
+    voice: RoomVoice | None = None  # of the last entry
+
+
+class RoomPartial(Peer, tag="room_partial", frozen=True):
+    """To an instance with members that hear the language: partial text of an utterance. Dropped under pressure."""
+
+    room_id: str
+    session_id: str  # of the speaker
+    name: str
+    index: int
+    lang: str
+    text: str
 
 
 class RoomChanged(Peer, tag="room_changed", frozen=True):
@@ -276,6 +310,7 @@ InboxMessage = (
     | DrainNode
     | EndSession
     | RoomEntries
+    | RoomPartial
     | RoomChanged
     | RoomMemberRemoved
     | RoomEnded
@@ -346,6 +381,14 @@ _announced: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announceme
 
 def encode_peer(message: InboxMessage | Announcement) -> bytes:
     return _encode(message)
+
+
+def room_of(record: Mapping[str, str]) -> RoomUtterance | None:
+    """Of the record of a job, if its utterance was spoken in a room. One that cannot be read counts as none."""
+    try:
+        return msgspec.json.decode(record["room"], type=RoomUtterance) if "room" in record else None
+    except msgspec.DecodeError:
+        return None
 
 
 def kind_of(message: InboxMessage | Announcement) -> str:

@@ -272,6 +272,18 @@ class CaptionLost(Message, tag="caption_lost"):
     reason: str
 
 
+class CaptionPartial(Message, tag="caption_partial"):
+    """What has been recognised so far of an utterance. Not in the log and not numbered: the next partial and the
+    caption or caption_lost with the same id replace it. With an empty text nothing follows."""
+
+    room_id: Id
+    caption_id: Id
+    speaker: Speaker
+    utterance_index: Index
+    lang: str
+    text: str
+
+
 class RoomOk(Message, tag="room_ok"):
     """A request was carried out."""
 
@@ -301,6 +313,7 @@ RoomMessage = (
     | Caption
     | CaptionTranslation
     | CaptionLost
+    | CaptionPartial
     | RoomError
     | RoomExpired
 )

@@ -59,6 +59,12 @@ class Metrics:
         self.rooms = make.gauge("dragoman_rooms", "Rooms that have members on this instance")
         self.room_members = make.gauge("dragoman_room_members", "Members of rooms on this instance")
         self.room_captions = make.counter("dragoman_room_captions_total", "Captions that this instance appended")
+        self.room_lost = make.counters(
+            "dragoman_room_lost_total", "Utterances spoken in a room that this instance noted as lost", ["reason"]
+        )
+        self.room_voice_dropped = make.counter(
+            "dragoman_room_voice_dropped_total", "Pushes of translations to another instance that lost their sound"
+        )
         self.room_translations = make.counters(
             "dragoman_room_translations_total",
             "Languages of captions by end: translated, no_node, timeout, failed, empty",

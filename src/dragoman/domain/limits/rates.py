@@ -44,19 +44,19 @@ class RatePerKey:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def has(self, key: Hashable, now: float) -> bool:
+    def has(self, key: Hashable, now: float, uses: float = 1) -> bool:
         """Whether `key` may be used now; asking costs nothing."""
-        return self._after_use(key, now) - now <= 60.0 + 1e-6
+        return self._after_use(key, now, uses) - now <= 60.0 + 1e-6
 
-    def take(self, key: Hashable, now: float) -> bool:
+    def take(self, key: Hashable, now: float, uses: float = 1) -> bool:
         """Whether `key` may be used now; a refused use costs nothing."""
-        if not self.has(key, now):
+        if not self.has(key, now, uses):
             return False
-        self._keys.set(key, self._after_use(key, now), now)
+        self._keys.set(key, self._after_use(key, now, uses), now)
         return True
 
-    def _after_use(self, key: Hashable, now: float) -> float:
-        return self._keys.full_at(key, now) + self._interval_s
+    def _after_use(self, key: Hashable, now: float, uses: float) -> float:
+        return self._keys.full_at(key, now) + uses * self._interval_s
 
 
 class WorkPerKey:

@@ -4,11 +4,9 @@ The commands of one session are executed one after another, each by its own scri
 `room_error` and changes nothing.
 """
 
-from collections import deque
-from collections.abc import Callable
 from functools import partial
 from time import monotonic, time
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 import structlog
@@ -21,16 +19,13 @@ from dragoman.protocol.codes import RoomEnd, RoomErrorCode
 from dragoman.protocol.peer import RoomSignal
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.services.rooms.captions import Captions
+from dragoman.services.rooms.captions import Asking, Captions
 from dragoman.services.rooms.local_rooms import LocalRooms
-from dragoman.services.rooms.membership import (
-    RoomMembership,
-    RoomRefused,
-    RoomSettings,
-    epoch_of,
-    refused,
-    settings_of,
-)
+from dragoman.services.rooms.membership import RoomMembership, RoomRefused, epoch_of, refused
+from dragoman.services.rooms.room_log import RoomLog
+from dragoman.services.rooms.session_queues import SessionQueues, Step
+from dragoman.services.rooms.settings import RoomSettings, settings_of
+from dragoman.services.rooms.speakers import RoomSpeakers
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import StoreError
@@ -47,40 +42,34 @@ class RoomCommands:
         membership: RoomMembership,
         store: Rooms,
         local: LocalRooms,
+        room_log: RoomLog,
         captions: Captions,
+        speakers: RoomSpeakers,
         metrics: Metrics,
         tasks: Tasks,
         *,
-        captions_per_minute: int,
+        caption_rate: RatePerKey | None,
+        leave_s: float,
     ) -> None:
+        """`caption_rate`: shared with sentences that are spoken. `leave_s`: how long a member that leaves waits for the
+        captions of what it has said."""
         self._membership, self._store, self._local, self._captions = membership, store, local, captions
-        self._metrics, self._tasks = metrics, tasks
-        self._waiting: dict[str, deque[Callable[[], Any]]] = {}
-        self._caption_rate = RatePerKey(captions_per_minute) if captions_per_minute else None
+        self._log, self._speakers, self._metrics = room_log, speakers, metrics
+        self._queues = SessionQueues(tasks, "room-commands")
+        self._caption_rate, self._leave_s = caption_rate, leave_s
 
     # -- one after another -----------------------------------------------------------------------
 
     def take(self, session: Session, socket: Socket, command: wire.RoomCommand) -> None:
         self._queue(session.id, lambda: self._answer(session, socket, command), socket)
 
-    def _queue(self, session_id: str, step: Callable[[], Any], socket: Socket | None = None) -> None:
-        waiting = self._waiting.get(session_id)
-        if waiting is None:
-            waiting = self._waiting[session_id] = deque()
-            self._tasks.spawn(self._work(session_id, waiting), "room-commands")
-        elif socket is not None and len(waiting) >= MAX_WAITING:
+    def _queue(self, session_id: str, step: Step, socket: Socket | None = None) -> None:
+        if socket is not None and self._queues.waiting(session_id) >= MAX_WAITING:
             too_many = "Too many commands are waiting: wait for an answer, then send the next."
             socket.send(encode(wire.RoomError(RoomErrorCode.LIMIT_EXCEEDED, too_many)))
             self._metrics.room_refused.labels(RoomErrorCode.LIMIT_EXCEEDED).inc()
             return
-        waiting.append(step)
-
-    async def _work(self, session_id: str, waiting: deque[Callable[[], Any]]) -> None:
-        try:
-            while waiting:
-                await waiting.popleft()()
-        finally:
-            del self._waiting[session_id]
+        self._queues.add(session_id, step)
 
     async def _answer(self, session: Session, socket: Socket, command: wire.RoomCommand) -> None:
         request_id = command.request_id if isinstance(command, wire.RoomRequest) else None
@@ -113,7 +102,7 @@ class RoomCommands:
             case wire.RoomTranslate():
                 await self._translate(session, command)
             case wire.RoomLeave():
-                await self._membership.leave(session)
+                await self._leave(session)
             case wire.RoomLock(locked):
                 await self._set(session, "locked", locked)
             case wire.RoomPause(paused):
@@ -137,9 +126,21 @@ class RoomCommands:
 
     def session_ended(self, session: Session) -> None:
         """A session of this instance is over. A session that can resume may have joined on another instance."""
+        self._speakers.over(session.id)
         if self._local.of_session(session.id) is not None or session.outbox is not None:
             epoch = epoch_of(session)
             self._queue(session.id, lambda: self._membership.session_over(session.id, epoch))
+
+    def session_moved(self, session: Session) -> None:
+        """Another instance owns the session: its membership goes on there when the client has joined again."""
+        self._speakers.over(session.id)
+        self._local.remove(session.id)
+
+    async def _leave(self, session: Session) -> None:
+        """What the member has said until now becomes captions first."""
+        self._membership.require_room(session)
+        await session.said_in_room(self._leave_s)
+        await self._membership.leave(session)
 
     # -- captions --------------------------------------------------------------------------------
 
@@ -163,10 +164,7 @@ class RoomCommands:
             lang=command.lang or member.info.speaks,
             text=text,
             about=msgspec.json.encode(about),
-            context=" ".join(member.said),
-            vocabulary=settings_of(room.info).vocabulary,
-            tenant=room.info.tenant,
-            account=session.account,
+            asking=Asking(" ".join(member.said), settings_of(room.info).vocabulary, room.info.tenant, session.account),
         )
         word = await append()
         if word is Refusal.NOT_MEMBER:  # Redis may have lost that it joined
@@ -174,20 +172,20 @@ class RoomCommands:
             word = await append()
         if word is not None:
             raise refused(word)
-        member.said.append(text)
+        member.said_caption(text)
 
     async def _translate(self, session: Session, command: wire.RoomTranslate) -> None:
         room, member = self._membership.require_room(session)
         _require_jobs(session)
-        await self._captions.announce(room.id)
+        await self._log.announce(room.id)
         found = await self._store.plan(room.id, command.caption_id, command.lang)
         if found is Refusal.NONE:
             raise RoomRefused(RoomErrorCode.CAPTION_NOT_FOUND, "The room has no such caption.")
         if isinstance(found, Planned):
             original = room.original(command.caption_id) or await self._store.original(room.id, command.caption_id)
             if original is not None:
-                vocabulary = settings_of(room.info).vocabulary
-                self._captions.translate(room.id, original, found, vocabulary, room.info.tenant, session.account)
+                asking = Asking("", settings_of(room.info).vocabulary, room.info.tenant, session.account)
+                self._captions.translate(room.id, original, found, asking)
         elif isinstance(found, Done) and found.seq <= room.delivery.delivered:
             # The asker alone gets the entry again, outside its cursor. One that was not delivered here yet follows in
             # its turn: sent now, it would move the client's cursor past the entries before it.
@@ -240,7 +238,7 @@ class RoomCommands:
             found = next((one for one in await self._store.members(room.id) if one.session == command.to), None)
             if found is None:
                 raise RoomRefused(RoomErrorCode.NOT_IN_ROOM, f"`to`: {command.to} is not in this room.")
-            self._captions.push([found.instance], message)
+            self._log.push([found.instance], message)
 
     def _deliver_signal(self, room_id: str, session_id: str, frame: bytes) -> bool:
         room = self._local.find(room_id)

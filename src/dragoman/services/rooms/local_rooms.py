@@ -15,11 +15,12 @@ lost.
 """
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from time import time
 
+import msgspec
 import structlog
 
 from dragoman.domain.rooms import RECENT, Entry, EntryKind, Member, Role, RoomDelivery, about_of
@@ -28,9 +29,11 @@ from dragoman.protocol.audio import NO_AUDIO, PCM16
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import RoomEnd
 from dragoman.protocol.fields import Message
+from dragoman.protocol.peer import RoomPartial, RoomVoice
 from dragoman.protocol.rooms import (
     Caption,
     CaptionLost,
+    CaptionPartial,
     CaptionTranslation,
     RoomExpired,
     RoomJoined,
@@ -48,6 +51,9 @@ log = structlog.get_logger(__name__)
 
 READ = 500  # entries of one read of the log
 MAX_ORIGINALS = 512  # captions of a room whose text is known here
+MAX_VOICES = 8  # translations of a room that wait for an earlier entry with their sound
+MAX_VOICE_BACKLOG = 512 * 1024  # bytes that a member has not taken: it gets no sound until it has
+MAX_PARTIAL_BACKLOG = 64 * 1024  # the same for partial text
 FIRST_FOREIGN_INDEX = 1_000_000_000  # of utterances of others, for clients that know only translation_result
 CONTEXT_SENTENCES = 2  # of a speaker, which nodes get with the next one
 LARGE_ROOM = 200  # members above which only the speakers are listed
@@ -87,15 +93,25 @@ def message_of(room_id: str, entry: Entry, original: str) -> Message:
     )
 
 
+def _with_voice(message: Message, voice: RoomVoice) -> Message:
+    """Of a translation: nothing else has a sound."""
+    return msgspec.structs.replace(message, tts_audio=voice.audio, tts_format=voice.format)
+
+
 class LocalMember:
     """A member whose session is on this instance."""
 
-    __slots__ = ("info", "live", "next_index", "said", "socket", "trace_id")
+    __slots__ = ("first_index", "info", "live", "next_index", "said", "socket", "spoken", "trace_id")
 
-    def __init__(self, info: Member, socket: Socket, trace_id: str, before: "LocalMember | None") -> None:
-        """`before`: the same member, if it has joined again."""
+    def __init__(
+        self, info: Member, socket: Socket, trace_id: str, before: "LocalMember | None", first_index: int = 0
+    ) -> None:
+        """`before`: the same member, if it has joined again. `first_index`: of its session's first utterance that is
+        spoken in the room."""
         self.info, self.socket, self.trace_id = info, socket, trace_id
         self.live = False  # it has received what the others have
+        self.first_index: int = before.first_index if before is not None else first_index
+        self.spoken: int = before.spoken if before is not None else -1  # the highest index that is a caption
         self.next_index: int = before.next_index if before is not None else FIRST_FOREIGN_INDEX
         self.said: deque[str] = before.said if before is not None else deque(maxlen=CONTEXT_SENTENCES)
 
@@ -105,11 +121,21 @@ class LocalMember:
     def go_live(self) -> None:
         self.live = True
 
+    def said_caption(self, text: str, index: int = -1) -> None:
+        """`index`: of an utterance."""
+        self.said.append(text)
+        self.spoken = max(self.spoken, index)
+
+    @property
+    def takes_voice(self) -> bool:
+        return self.info.voice and self.socket.buffered <= MAX_VOICE_BACKLOG
+
     def send(self, message: Message) -> None:
         self.socket.send(encode(message))
 
-    def result(self, room_id: str, entry: Entry, original: Entry) -> None:
-        """The caption as a client receives it that knows only translation_result: one per caption, in its language."""
+    def result(self, entry: Entry, original: Entry, voice: RoomVoice | None) -> None:
+        """The caption as a client receives it that knows only translation_result: one per caption, in its language. It
+        plays the sound of others as pcm16, whatever its format is."""
         about = about_of(original)
         if about.session == self.info.session:
             return  # in a room a speaker gets no result of its own
@@ -123,7 +149,7 @@ class LocalMember:
                 trace_id=self.trace_id,
                 text_asr=original.text,
                 text_translated=translated,
-                tts_audio=NO_AUDIO,
+                tts_audio=voice.audio if voice is not None and voice.format == PCM16 else NO_AUDIO,
                 tts_format=PCM16,
                 scheduler_sent_at_ms=int(time() * 1000),
             )
@@ -144,6 +170,8 @@ class LocalRoom:
         self._hearing: dict[str, list[LocalMember]] | None = None  # live members by language
         self._with_originals: list[LocalMember] = []
         self._existing: dict[str, list[LocalMember]] = {}
+        self._elsewhere: list[Member] = []  # members on other instances, when they were listed last
+        self._voices: OrderedDict[int, RoomVoice] = OrderedDict()
 
     # -- members ---------------------------------------------------------------------------------
 
@@ -180,12 +208,48 @@ class LocalRoom:
         self._hearing, self._existing, self._with_originals = hearing, existing, with_originals
         return hearing
 
+    @property
+    def heard(self) -> Counter[str]:
+        """How many members hear each language, on all instances, as far as it is known here."""
+        here = Counter(one.info.hears for one in self.members.values())
+        return here + Counter(one.hears for one in self._elsewhere)
+
+    def wants_voice(self, lang: str) -> bool:
+        everybody = [*(one.info for one in self.members.values()), *self._elsewhere]
+        return any(one.voice and one.hears == lang for one in everybody)
+
+    def instances_hearing(self, lang: str) -> set[str]:
+        """The other ones."""
+        return {one.instance for one in self._elsewhere if one.hears == lang}
+
     # -- entries ---------------------------------------------------------------------------------
 
-    def receive(self, entries: Iterable[Entry]) -> None:
+    def receive(self, entries: Iterable[Entry], voice: RoomVoice | None = None) -> None:
+        """`voice`: of the last of them."""
+        entries = list(entries)
+        if voice is not None and entries and entries[-1].seq > self.delivery.delivered:
+            self._voices[entries[-1].seq] = voice
+            if len(self._voices) > MAX_VOICES:
+                self._voices.popitem(last=False)
         for entry in self.delivery.receive(entries):
             self._keep_original(entry)
-            self._deliver(entry)
+            self._deliver(entry, self._voices.pop(entry.seq, None))
+
+    def show_partial(self, partial: RoomPartial) -> None:
+        """To those that hear the language, and to the speaker; not to a member that reads too slowly."""
+        caption = f"{partial.session_id}:u{partial.index}"
+        if caption in self._originals:
+            return
+        hearing = self._hearing if self._hearing is not None else self._group()
+        speaker = self.members.get(partial.session_id)
+        receivers = list(hearing.get(partial.lang, ()))
+        if speaker is not None and speaker.live and not speaker.info.existing and speaker not in receivers:
+            receivers.append(speaker)
+        about = Speaker(partial.session_id, partial.name)
+        frame = encode(CaptionPartial(self.id, caption, about, partial.index, partial.lang, partial.text))
+        for member in receivers:
+            if member.socket.buffered <= MAX_PARTIAL_BACKLOG:
+                member.socket.send(frame)
 
     def restart(self, log_epoch: str, log: list[Entry]) -> int:
         """Continue with another log, and inform the members. Returns how many entries are lost."""
@@ -240,7 +304,7 @@ class LocalRoom:
         original = self._originals.get(entry.caption)
         return original.text if original is not None else ""
 
-    def _deliver(self, entry: Entry) -> None:
+    def _deliver(self, entry: Entry, voice: RoomVoice | None) -> None:
         hearing = self._hearing if self._hearing is not None else self._group()
         members = hearing.get(entry.lang, ())
         if entry.is_original:
@@ -248,19 +312,22 @@ class LocalRoom:
             receivers: Iterable[LocalMember] = (*self._with_originals, *others)
         else:
             receivers = members
-        frame = b""
+        frame, spoken = b"", b""
         for member in receivers:
-            if not frame:
-                frame = encode(message_of(self.id, entry, self._text_of(entry)))
+            if voice is not None and member.takes_voice:
+                spoken = spoken or encode(_with_voice(message_of(self.id, entry, self._text_of(entry)), voice))
+                member.socket.send(spoken)
+                continue
+            frame = frame or encode(message_of(self.id, entry, self._text_of(entry)))
             member.socket.send(frame)
         if entry.kind is not EntryKind.LOST and (existing := self._existing.get(entry.lang)):
-            self._deliver_results(entry, existing)
+            self._deliver_results(entry, existing, voice)
 
-    def _deliver_results(self, entry: Entry, members: list[LocalMember]) -> None:
+    def _deliver_results(self, entry: Entry, members: list[LocalMember], voice: RoomVoice | None) -> None:
         original = self._originals.get(entry.caption)
         if original is not None:
             for member in members:
-                member.result(self.id, entry, original)
+                member.result(entry, original, voice if member.takes_voice else None)
 
     # -- the list of members ---------------------------------------------------------------------
 
@@ -269,6 +336,7 @@ class LocalRoom:
         self.info = info
         for one in members:
             self.changed(one)
+        self._elsewhere = [one for one in members if one.session not in self.members]
         large = len(members) > LARGE_ROOM
         listed = [one for one in members if not large or one.role is not Role.LISTENER][:LARGE_ROOM]
         message = RoomMembers(
@@ -425,10 +493,11 @@ class LocalRooms:
 
     # -- entries ---------------------------------------------------------------------------------
 
-    def receive(self, room_id: str, entries: Iterable[Entry]) -> None:
+    def receive(self, room_id: str, entries: Iterable[Entry], voice: RoomVoice | None = None) -> None:
+        """`voice`: of the last of them."""
         room = self._rooms.get(room_id)
         if room is not None:
-            room.receive(entries)
+            room.receive(entries, voice)
             if room.delivery.is_forked:
                 self._tasks.spawn(self.restart(room), "room-restart")
             elif room.delivery.has_hole:

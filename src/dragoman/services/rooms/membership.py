@@ -19,12 +19,13 @@ from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import RoomEnd, RoomErrorCode
 from dragoman.protocol.peer import RoomChanged, RoomEnded, RoomMemberRemoved
 from dragoman.services.loops import retry
-from dragoman.services.rooms.captions import Captions
 from dragoman.services.rooms.local_rooms import LocalMember, LocalRoom, LocalRooms
+from dragoman.services.rooms.room_log import RoomLog
+from dragoman.services.rooms.settings import RoomSettings
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.session import Session
-from dragoman.store.rooms.rooms import Changed, Closed, Joined, Left, Refusal, RoomInfo, Rooms, Updated
+from dragoman.store.rooms.rooms import Changed, Closed, Joined, Left, Refusal, Rooms, Updated
 
 CODE_TRIES = 20
 WRONG_CODES_PER_MINUTE = 10
@@ -57,34 +58,20 @@ def refused(word: Refusal) -> RoomRefused:
     return RoomRefused(code, message)
 
 
-class RoomSettings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the host of a room has decided; `settings` of the room's info."""
-
-    guests: bool = True
-    vocabulary: tuple[str, ...] = ()
-
-
-def settings_of(info: RoomInfo) -> RoomSettings:
-    try:
-        return msgspec.json.decode(info.settings, type=RoomSettings)
-    except msgspec.DecodeError:
-        return RoomSettings()
-
-
 class RoomMembership:
     def __init__(
         self,
         instance: str,
         store: Rooms,
         local: LocalRooms,
-        captions: Captions,
+        log: RoomLog,
         view: FleetView,
         *,
         history: int,
         join_by_code: bool,
         opened_per_minute: int,
     ) -> None:
-        self._instance, self._store, self._local, self._captions = instance, store, local, captions
+        self._instance, self._store, self._local, self._log = instance, store, local, log
         self._view, self._history, self._join_by_code = view, history, join_by_code
         self._wrong_codes = RatePerKey(WRONG_CODES_PER_MINUTE)
         self._opened = RatePerKey(opened_per_minute) if opened_per_minute else None
@@ -190,7 +177,12 @@ class RoomMembership:
         return joined, room
 
     def _add(self, session: Session, socket: Socket, room: LocalRoom, joined: Joined) -> LocalMember:
-        member = LocalMember(joined.member, socket, session.trace_id, room.members.get(session.id))
+        """What was said until now is not shown in a room that the session has just joined."""
+        before = room.members.get(session.id)
+        if before is None and not joined.again:
+            session.end_turn()
+        first_index = 0 if joined.again else session.input.next_index
+        member = LocalMember(joined.member, socket, session.trace_id, before, first_index)
         self._local.add(room, member)
         return member
 
@@ -229,7 +221,7 @@ class RoomMembership:
             speaks=speaks,
             hears=command.hears or preferred or own,
             principal=principal_of(session),
-            voice=bool(command.voice),
+            voice=existing or bool(command.voice),  # an existing client marks every result without sound as incomplete
             originals=command.originals is not False if isinstance(command, wire.RoomJoin) else True,
             existing=existing,
             role=session.room_claim.role if session.room_claim is not None else Role.SPEAKER,
@@ -294,17 +286,13 @@ class RoomMembership:
             self._local.changed(removed[0])
 
     def _changed_elsewhere(self, room_id: str, left: Left) -> None:
-        self._captions.push(left.instances, RoomChanged(room_id, left.version))
+        self._log.push(left.instances, RoomChanged(room_id, left.version))
         if (room := self._local.find(room_id)) is not None:
             self._local.changed(room)
 
-    def session_moved(self, session: Session) -> None:
-        """Another instance owns the session: its membership goes on there when the client has joined again."""
-        self._local.remove(session.id)
-
     def announce_change(self, room: LocalRoom, version: int, instances: list[str]) -> None:
         self._local.changed(room)
-        self._captions.push(instances, RoomChanged(room.id, version))
+        self._log.push(instances, RoomChanged(room.id, version))
 
     def on_changed(self, message: RoomChanged) -> None:
         room = self._local.find(message.room_id)
@@ -321,7 +309,7 @@ class RoomMembership:
         await self._store.forget_session(target)
         removed = RoomMemberRemoved(room.id, target)
         self.on_member_removed(removed)
-        self._captions.push([left.instance], removed)
+        self._log.push([left.instance], removed)
         self.announce_change(room, left.version, left.instances)
 
     def on_member_removed(self, message: RoomMemberRemoved) -> None:
@@ -345,7 +333,7 @@ class RoomMembership:
             return False
         await self._store.release_code(closed.code, room_id)
         await self._store.forget_due(room_id)
-        self._captions.push(closed.instances, RoomEnded(room_id, reason))
+        self._log.push(closed.instances, RoomEnded(room_id, reason))
         await self._local.close(room_id, reason)
         return True
 

@@ -8,9 +8,9 @@ plus one poll.
 import structlog
 
 from dragoman.services.metrics import Metrics
-from dragoman.services.rooms.captions import Captions
 from dragoman.services.rooms.local_rooms import LocalRoom, LocalRooms
 from dragoman.services.rooms.membership import RoomMembership
+from dragoman.services.rooms.room_log import RoomLog
 from dragoman.store.interface import in_slices
 from dragoman.store.rooms.rooms import Refusal, Rooms
 
@@ -25,9 +25,9 @@ CLAIM_MS = 3000
 
 class RoomUpkeep:
     def __init__(
-        self, store: Rooms, local: LocalRooms, captions: Captions, membership: RoomMembership, metrics: Metrics
+        self, store: Rooms, local: LocalRooms, log: RoomLog, membership: RoomMembership, metrics: Metrics
     ) -> None:
-        self._store, self._local, self._captions = store, local, captions
+        self._store, self._local, self._log = store, local, log
         self._membership, self._metrics = membership, metrics
 
     async def visit_due(self) -> None:
@@ -43,7 +43,7 @@ class RoomUpkeep:
             return
         if visited.expired:
             self._metrics.room_translations.labels("timeout").inc(len(visited.expired))
-            self._captions.distribute(room_id, visited.expired, visited.instances)
+            self._log.distribute(room_id, visited.expired, visited.instances)
         if visited.over and await self._membership.close_room(room_id, visited.over, only_if_over=True):
             log.info("room closed", room=room_id, reason=visited.over)
             return

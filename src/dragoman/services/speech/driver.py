@@ -363,6 +363,8 @@ class Driver:
         self._notify_end(step.end)
         if step.answered:
             self._answered_by = step.node_id
+        if request.published is not None:
+            await request.published
         if recorded is not None:
             await records.release(request.job_id, request.release_state, release_slot)
         else:

@@ -120,6 +120,10 @@ class FleetView:
         """Whether some node takes text jobs of this pair now; with the source `auto`, one that detects the language."""
         return self.fleet.serves_text(src, tgt)
 
+    def serves_speech(self, src: str, tgt: str) -> bool:
+        """Whether some node takes jobs of speech of this pair now."""
+        return self.fleet.serves_speech(src, tgt)
+
     # -- refresh ---------------------------------------------------------------------------------
 
     async def run_once(self) -> None:

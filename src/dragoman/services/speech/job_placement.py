@@ -427,6 +427,7 @@ class Recording:
             "waited_ms": int((monotonic() - request.cut_at) * 1000),
             "receipt": msgspec.json.encode(self._choice.receipt),
             **({"text_kind": request.text_kind.value} if request.text_kind is not None else {}),
+            **({"room": msgspec.json.encode(request.room)} if request.room is not None else {}),
         }
 
 

@@ -3,6 +3,7 @@
 The session is the listener. Drivers know nothing else of it, so a member of a room can be a listener, too.
 """
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +13,9 @@ from dragoman.protocol.audio import decode_base64, duration_ms
 from dragoman.protocol.codes import TextKind
 from dragoman.protocol.errors import BadAudio
 from dragoman.protocol.node import JobAssign, NodePartial
+from dragoman.protocol.peer import RoomUtterance
+from dragoman.protocol.session import Utterance
+from dragoman.services.loops import resolve
 from dragoman.services.speech.turn_queue import TurnPosition, TurnQueue
 
 MAX_NODES = 64  # of one session whose latest index is known
@@ -69,6 +73,8 @@ class JobRequest:
     client_lag_ms: float | None = None  # from the client to this instance, of its last chunk
     text_kind: TextKind | None = None  # of a text job: what asked for it
     timeout_ms: int | None = None  # of the whole job; None: as configured
+    room: RoomUtterance | None = None  # if it was spoken in a room
+    published: "asyncio.Future[None] | None" = None  # done when its caption, or its loss, is in the log of the room
     release_state: str = ""  # how the release window settled its index, or why it dropped the result
     # Copies from the assignment: a job asks for them some forty times.
     session_id: str = field(init=False)
@@ -83,6 +89,15 @@ class JobRequest:
         """The state is written with the last step of the job."""
         self.release_state = release_state
 
+    def publishing(self) -> None:
+        """Its end goes to a room: until it is in the log there, another instance may have to note the loss."""
+        if self.published is None:
+            self.published = asyncio.get_running_loop().create_future()
+
+    def was_published(self) -> None:
+        if self.published is not None:
+            resolve(self.published)
+
     @property
     def is_text(self) -> bool:
         return self.text_kind is not None
@@ -91,9 +106,13 @@ class JobRequest:
     def audio_s(self) -> float:
         """The length of its audio; 0 if that is not known."""
         if self.audio_ms is None:
-            about = self.assignment
-            try:
-                self.audio_ms = duration_ms(about.audio_format, decode_base64(about.audio), about.sample_rate)
-            except BadAudio:
-                self.audio_ms = 0
+            self.audio_ms = audio_ms_of(self.assignment)
         return self.audio_ms / 1000
+
+
+def audio_ms_of(message: JobAssign | Utterance) -> int:
+    """0 if it cannot be read."""
+    try:
+        return duration_ms(message.audio_format, decode_base64(message.audio), message.sample_rate)
+    except BadAudio:
+        return 0

@@ -7,13 +7,14 @@ from typing import Protocol
 import msgspec
 
 from dragoman.domain.job_signals import End
+from dragoman.domain.pool import AUTO
 from dragoman.domain.segmenter import Cut, OpenUtterance
 from dragoman.protocol import extra, ids
 from dragoman.protocol.audio import NO_AUDIO, OPUS, encode_base64
 from dragoman.protocol.codec import encode
-from dragoman.protocol.codes import ErrorCode, UiEventName
+from dragoman.protocol.codes import ErrorCode, RoomErrorCode, UiEventName
 from dragoman.protocol.node import JobAssign, JobResult, PreviewOpen
-from dragoman.protocol.peer import JobEnded
+from dragoman.protocol.peer import JobEnded, RoomUtterance
 from dragoman.protocol.session import (
     Error,
     NetworkTimings,
@@ -25,11 +26,12 @@ from dragoman.protocol.session import (
     Utterance,
 )
 from dragoman.services.speech.job_request import JobRequest
+from dragoman.services.speech.room_speech import InRoom
 
 PADDING_BY_HAND_MS = 280
 NO_FRAME = msgspec.Raw(b"null")
 MAX_LAG_MS = 60_000  # beyond it the clocks of the two machines differ
-KNOWN_CODES = frozenset(ErrorCode)
+KNOWN_CODES = frozenset[str](ErrorCode) | frozenset[str](RoomErrorCode)
 
 
 class About(Protocol):
@@ -47,6 +49,10 @@ class About(Protocol):
     @property
     def cut_at(self) -> float: ...
 
+    @property
+    def room(self) -> RoomUtterance | None:
+        """If it was spoken in a room."""
+
 
 @dataclass(frozen=True, slots=True)
 class NoJob:
@@ -56,6 +62,7 @@ class NoJob:
     cut_at: float
     job_id: str = ""
     trace_id: str = ""
+    room: RoomUtterance | None = None
 
 
 def preview_opening(
@@ -139,6 +146,24 @@ def assignment_of_utterance(message: Utterance, turn_id: str) -> JobAssign:
         padding_ms=PADDING_BY_HAND_MS,
         turn_id=turn_id,
         is_manual_cut=True,
+    )
+
+
+def assignment_in_room(assignment: JobAssign, in_room: InRoom) -> JobAssign:
+    """Of an utterance that is spoken in a room: recognise only, or translate into the one language of its turn."""
+    turn = in_room.turn
+    whole, detects = bool(turn.target), turn.lang == AUTO
+    return msgspec.structs.replace(
+        assignment,
+        src_lang=turn.lang,
+        tgt_lang=turn.target or turn.lang,
+        pipeline=Pipeline(use_asr=True, use_nmt=whole, use_tts=whole and turn.voice),
+        mode=assignment.mode if detects else None,
+        lang_a=assignment.lang_a if detects else None,
+        lang_b=assignment.lang_b if detects else None,
+        auto_langs=assignment.auto_langs if detects else None,
+        context_text=in_room.context or None,
+        vocabulary=list(in_room.vocabulary) or None,
     )
 
 
@@ -259,4 +284,5 @@ def ended_message(session_id: str, about: About, end: End) -> JobEnded:
         message=end.message,
         node_id=end.node_id or "",
         frame=msgspec.Raw(encode(end.result)) if end.result is not None else NO_FRAME,
+        room=about.room,
     )

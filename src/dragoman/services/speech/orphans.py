@@ -23,7 +23,7 @@ from dragoman.domain.job_steps import Finish
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.node import JobCancel, JobResult
-from dragoman.protocol.peer import CancelJob, JobEnded, SlotFreed
+from dragoman.protocol.peer import CancelJob, JobEnded, RoomUtterance, SlotFreed, room_of
 from dragoman.services.loops import Tasks, retry
 from dragoman.services.routing.router import Announcer, Router
 from dragoman.services.speech.job_records import JobMetrics, JobRecords
@@ -34,6 +34,9 @@ from dragoman.store.jobs import Jobs
 from dragoman.store.reservations import ReleaseReply, Reservations
 
 log = structlog.get_logger(__name__)
+
+
+LOST = End(Outcome.FAILED, ErrorCode.INSTANCE_LOST, "lost with the instance that had it")
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ class Orphan:
     index: int
     trace_id: str
     is_text: bool  # what asked for it died with the driver
+    room: RoomUtterance | None = None  # if it was spoken in a room
 
 
 class Orphans:
@@ -64,11 +68,12 @@ class Orphans:
         *,
         timeout_ms: int,
         knows: Callable[[str], bool],
+        lost_in_room: Callable[[str, int, RoomUtterance], Awaitable[None]],
     ) -> None:
         self.instance = instance
         self._jobs, self._records, self._reservations, self._results = jobs, records, reservations, results
         self._router, self._announcer, self._metrics, self._tasks = router, announcer, metrics, tasks
-        self._timeout_ms, self._knows = timeout_ms, knows
+        self._timeout_ms, self._knows, self._lost_in_room = timeout_ms, knows, lost_in_room
         self._orphans: dict[str, Orphan] = {}
         self._ending = set[str]()
 
@@ -92,6 +97,7 @@ class Orphans:
             int(record.get("utterance_index") or 0),
             record.get("trace_id", ""),
             "text_kind" in record,
+            room_of(record),
         )
         # Added to our list before it is removed from the dead one's: it is always on a list.
         await self._jobs.driven(self.instance, job_id, 0)
@@ -99,7 +105,7 @@ class Orphans:
         await self._jobs.undriven(dead, job_id)
         orphan = self._orphans.setdefault(job_id, orphan)
         if state in (State.FINISHED, State.RELEASED):
-            await self._end(orphan, partial(self._close, orphan))
+            await self._end(orphan, partial(self._finished, orphan, record.get("outcome", "")))
         elif not node_id or not self._knows(node_id):
             await self._end(orphan, partial(self._give_up, orphan))
         elif orphan.is_text:
@@ -159,6 +165,13 @@ class Orphans:
             self._ending.discard(orphan.job_id)
             self._orphans.pop(orphan.job_id, None)
 
+    async def _finished(self, orphan: Orphan, outcome: str) -> None:
+        """Its driver has recorded the end. A driver keeps a job that was spoken in a room on its list until the caption
+        is in the log: if it is not there, the text died with the driver. If it is, nothing changes."""
+        if orphan.room is not None and outcome != Outcome.EMPTY:
+            await retry(lambda: self._notify(orphan, LOST))
+        await self._close(orphan)
+
     async def _answered(self, orphan: Orphan, result: JobResult) -> None:
         end = end_by(result, orphan.node_id)
         await self._finish(orphan, Finish(Event.RESULT, end, orphan.attempt, orphan.node_id, inf))
@@ -173,8 +186,7 @@ class Orphans:
 
     async def _give_up(self, orphan: Orphan) -> None:
         log.info("job lost with its instance", job=orphan.job_id)
-        end = End(Outcome.FAILED, ErrorCode.INSTANCE_LOST, "lost with the instance that had it")
-        await self._finish(orphan, Finish(Event.GIVE_UP, end, None, "", inf))
+        await self._finish(orphan, Finish(Event.GIVE_UP, LOST, None, "", inf))
 
     async def _finish(self, orphan: Orphan, step: Finish) -> None:
         """Record FINISHED, then notify the session. ALREADY may be our own write whose reply was lost, so the session
@@ -188,6 +200,10 @@ class Orphans:
         """The session may be on any instance, or not be resumed yet. A job that was never recorded has no session."""
         if not orphan.session_id:
             return
+        if orphan.room is not None and not orphan.room.epoch:
+            # Its session cannot resume, so it ended with its instance.
+            await self._lost_in_room(orphan.session_id, orphan.index, orphan.room)
+            return
         await self._results.deliver(
             JobEnded(
                 session_id=orphan.session_id,
@@ -199,6 +215,7 @@ class Orphans:
                 message=end.message,
                 node_id=orphan.node_id,
                 frame=msgspec.Raw(encode(end.result)) if end.result is not None else NO_FRAME,
+                room=orphan.room,
             )
         )
 

@@ -14,7 +14,7 @@ from dragoman.domain.job_signals import End
 from dragoman.domain.placement import NoNode
 from dragoman.protocol.codec import decode_node
 from dragoman.protocol.node import JobResult, NodePartial
-from dragoman.protocol.peer import InboxMessage, JobEnded, JobMoved, decode_inbox, encode_peer
+from dragoman.protocol.peer import InboxMessage, JobEnded, JobMoved, RoomUtterance, decode_inbox, encode_peer
 from dragoman.services.loops import Tasks, retry
 from dragoman.services.routing.router import Router
 from dragoman.services.speech.job_request import JobRequest
@@ -34,6 +34,7 @@ class RemoteJob:
     trace_id: str
     cut_at: float
     give_up_at: float
+    room: RoomUtterance | None = None
 
 
 class WorkingElsewhere:

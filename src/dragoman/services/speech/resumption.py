@@ -10,7 +10,7 @@ session that is not resumed within its grace period is ended, and the keys of it
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from weakref import WeakValueDictionary
 
@@ -24,7 +24,7 @@ from dragoman.domain.turn import Turn
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import Close, ErrorCode
 from dragoman.protocol.errors import ProtocolError
-from dragoman.protocol.peer import JobEnded, JobMoved, SessionMoved
+from dragoman.protocol.peer import JobEnded, JobMoved, RoomUtterance, SessionMoved, room_of
 from dragoman.protocol.session import SessionInit, SessionResume
 from dragoman.services.loops import Tasks, retry
 from dragoman.services.metrics import Metrics
@@ -55,6 +55,7 @@ class _Findings:
 
     turn: Turn | None
     timeout_s: Mapping[int, float]  # by open index
+    rooms: Mapping[int, RoomUtterance | None]
 
 
 async def _nothing() -> None:
@@ -160,7 +161,11 @@ class Resumption:
             self._tasks.spawn(self._grant_grace(session_id, resumed.epoch), "grant-grace")
             raise
         timeout_s = [self._timeout_s(record, presence is not None) for record in records]
-        return _Findings(turn, dict(zip(resumed.open, timeout_s, strict=True)))
+        rooms = [room_of(record or {}) for record in records]
+        by_index = dict(zip(resumed.open, zip(timeout_s, rooms, strict=True), strict=True))
+        return _Findings(
+            turn, {index: one[0] for index, one in by_index.items()}, {index: one[1] for index, one in by_index.items()}
+        )
 
     async def _turn(self, session_id: str) -> Turn | None:
         """The current turn of the session and its node."""
@@ -192,7 +197,7 @@ class Resumption:
             expected=expected,
             settled={index: Settled(word) for index, word in settled.items()},
             open_jobs=[
-                RemoteJob(index, job_id, trace_id, now, now + findings.timeout_s[index])
+                RemoteJob(index, job_id, trace_id, now, now + findings.timeout_s[index], findings.rooms[index])
                 for index, (job_id, trace_id) in resumed.open.items()
             ],
             turn=findings.turn,
@@ -274,7 +279,7 @@ class Resumption:
     def _deliver(self, session: Session, message: JobEnded) -> None:
         about = session.remote_jobs.get(message.index)
         if about is not None and about.job_id == message.job_id:
-            session.job_ended(about, end_of(message))
+            session.job_ended(replace(about, room=message.room or about.room), end_of(message))
         else:
             self._metrics.dropped.labels("settled").inc()
 

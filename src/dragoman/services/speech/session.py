@@ -9,8 +9,9 @@ instance may drive some of its jobs (remote jobs).
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any, assert_never
 
@@ -28,15 +29,18 @@ from dragoman.protocol.codes import BackpressureAction, CancelReason, Close, Err
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import Message
 from dragoman.protocol.node import NodePartial
+from dragoman.protocol.peer import RoomUtterance
 from dragoman.protocol.session import Backpressure, SessionCloseAck, SessionInit, Utterance
+from dragoman.services.loops import resolve
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.dispatcher import Dispatcher
-from dragoman.services.speech.job_request import JobRequest
+from dragoman.services.speech.job_request import JobRequest, audio_ms_of
 from dragoman.services.speech.messages import About, NoJob
 from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.previews import Previews, Speaker
 from dragoman.services.speech.remote_listener import RemoteJob, WorkingElsewhere
+from dragoman.services.speech.room_speech import InRoom, NoRooms, RoomSpeech, Spoken
 from dragoman.services.speech.session_input import NumberedUtterance, SessionInput
 from dragoman.services.speech.session_output import SessionOutput
 from dragoman.services.speech.turn_queue import SessionTurns, TurnQueue
@@ -103,6 +107,7 @@ class Session:
         count_job: Callable[[], object],
         guard: Callable[..., bool],
         on_closed: Callable[["Session"], None],
+        rooms: RoomSpeech | None = None,
         restored: SessionState | None = None,
     ) -> None:
         """`previews`: if its client wants them. `restored`: of a session that another instance owned before."""
@@ -127,7 +132,8 @@ class Session:
         self.window = ReleaseWindow.restore(
             state.expected, state.settled, now, self.remote_jobs.keys(), settings.ack_timeout_ms, settings.span
         )
-        self.output = SessionOutput(id, init, self.trace_id, self.input, socket)
+        self._rooms = rooms or NoRooms()
+        self.output = SessionOutput(id, init, self.trace_id, self.input, socket, self._rooms)
         self._turns, self._speaker = turns, None
         if previews is not None:
             self._speaker = Speaker(previews, id, init, self.trace_id, self.input, self.output, turns)
@@ -137,6 +143,7 @@ class Session:
         self._dispatcher, self._metrics, self._settings = dispatcher, metrics, settings
         self._holder, self._count_job, self._guard, self._on_closed = holder, count_job, guard, on_closed
         self._requests: dict[int, JobRequest] = {}
+        self._said_in_room: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._close_by: float | None = None
         self._asked_to_pause_at = float("-inf")
@@ -288,7 +295,8 @@ class Session:
                     self.input.cut(output.audio_seq)
                     queue = self._turns.get(output.turn_id) or self._turns.open(Turn(output.turn_id))
                     preview = self._speaker.cut(output) if self._speaker is not None else None
-                    self._dispatch(self.input.request_of_cut(output, queue, self, preview))
+                    in_room = self._in_room(queue, output.duration_ms)
+                    self._dispatch(self.input.request_of_cut(output, queue, self, in_room, preview), in_room)
                 case TurnEnded():
                     if (ended := self._turns.get(output.turn_id)) is not None:
                         self._end_turn(ended)
@@ -307,13 +315,45 @@ class Session:
         for message, reply_to in ready:
             queue = self._turns.open(Turn(ids.turn_id()))
             self.output.reply_to(message.utterance_index, reply_to)
-            self._dispatch(self.input.request_of_utterance(message, queue, self))
+            in_room = self._in_room(queue, audio_ms_of(message), message.src_lang)
+            self._dispatch(self.input.request_of_utterance(message, queue, self, in_room), in_room)
 
-    def _dispatch(self, request: JobRequest) -> None:
+    def _in_room(self, queue: TurnQueue, audio_ms: int, src_lang: str | None = None) -> InRoom | None:
+        """How the next utterance of a turn is spoken in the room of the session; None: it is in no room."""
+        if not queue.jobs:
+            queue.speak_in(self._rooms.begin_turn(self.id, src_lang))
+        epoch = self.outbox.epoch if self.outbox is not None else 0
+        return self._rooms.utterance(self.id, queue.room, epoch, audio_ms) if queue.room is not None else None
+
+    def end_turn(self) -> None:
+        """Cut what was said until now: what follows belongs to another turn."""
+        if not self.over and not self.closing:
+            self._take_cuts(self.input.segmenter.close(monotonic()))
+
+    async def said_in_room(self, timeout_s: float) -> None:
+        """Cut what was said until now, and wait until everything that was said in a room is in its log."""
+        self.end_turn()
+        loop = asyncio.get_running_loop()
+        self._said_in_room = waiting = loop.create_future()
+        timer = loop.call_later(timeout_s, resolve, waiting)
+        self._check_said_in_room()
+        await waiting
+        timer.cancel()
+
+    def _check_said_in_room(self) -> None:
+        said = self._said_in_room
+        if said is not None and not any(one.room is not None for one in self._open()):
+            resolve(said)
+
+    def _open(self) -> "Iterator[JobRequest | RemoteJob]":
+        yield from self._requests.values()
+        yield from self.remote_jobs.values()
+
+    def _dispatch(self, request: JobRequest, in_room: InRoom | None) -> None:
         queue = request.turn_queue
         self._requests[request.index] = request
         self._count_job()
-        if (refused := self._refusal()) is not None:
+        if (refused := (in_room.refused if in_room is not None else None) or self._refusal()) is not None:
             request.position.release()
             self.job_ended(request, refused)
         else:
@@ -384,9 +424,13 @@ class Session:
     def job_accepted(self, request: JobRequest) -> None:
         self.output.event(request, UiEventName.NODE_ACCEPTED)
 
-    def job_partial(self, request: JobRequest, partial: NodePartial) -> None:
+    def job_partial(self, request: JobRequest, said: NodePartial) -> None:
         self.output.partial(
-            request.index, partial.text, partial.is_final, job_id=request.job_id, trace_id=request.trace_id
+            request.index,
+            said.text,
+            said.is_final,
+            job_id=request.job_id,
+            trace_id=request.trace_id,
         )
 
     def job_moved(self, request: JobRequest) -> None:
@@ -401,7 +445,36 @@ class Session:
         return index in self._requests or index in self.remote_jobs or self.window.is_settled(index)
 
     def job_ended(self, about: About, end: End) -> None:
-        """A job has ended, on this instance or another: its result is sent, or its index is settled without one."""
+        """A job has ended, on this instance or another: its result is sent, or its index is settled without one.
+
+        What was said in a room is in its log before that. Until then the index is open, whichever instance owns the
+        session."""
+        if about.room is None:
+            self._job_ended(about, end)
+        else:
+            self._publish(about, about.room, end, partial(self._job_ended, about))
+
+    def _publish(
+        self, about: About, room: RoomUtterance, end: End, then: Callable[[End], object] | None = None
+    ) -> None:
+        """`then` is called when it is in the log of the room."""
+        request = about if isinstance(about, JobRequest) else None
+        if request is not None:
+            request.publishing()
+
+        def published(end: End) -> None:
+            try:
+                if then is not None:
+                    then(end)
+            finally:
+                if request is not None:
+                    request.was_published()
+
+        epoch = self.outbox.epoch if self.outbox is not None else 0
+        account, highest = self.account, self.window.highest_sent
+        self._rooms.publish(Spoken(self.id, about.index, room, end, epoch, account, highest), published)
+
+    def _job_ended(self, about: About, end: End) -> None:
         now = monotonic()
         self._skip(now)
         state = self._settle(about, end, now)
@@ -418,6 +491,7 @@ class Session:
         if self.outbox is not None:
             self.outbox.note(self.state())
         self.set_timer()
+        self._check_said_in_room()
         self._close_if_done()
         self._close_if_drained()
 
@@ -445,7 +519,10 @@ class Session:
         as errors: their session is over, or another job has the index."""
         if state in (Settled.SENT, Settled.BACKFILLED):
             request = self._requests.get(about.index)
-            self.output.result(about, end, state, request, self.state)
+            if about.room is None:
+                self.output.result(about, end, state, request, self.state)
+            else:
+                self.output.captioned(about, end, state, self.state)
         elif state is Settled.FAILED and (end.outcome is not Outcome.CANCELLED or about.index in self.remote_jobs):
             self.output.failure(about, end, self.state)
         elif not (self.over and end.outcome is Outcome.CANCELLED):
@@ -503,14 +580,19 @@ class Session:
             self.output.last(about, skipped, Settled.SKIPPED, None, self.state)
             if request is not None:
                 self._dispatcher.cancel(request.job_id, CancelReason.SKIPPED)
+            elif (remote := self.remote_jobs.get(index)) is not None and remote.room is not None:
+                self._publish(remote, remote.room, skipped)
 
     def _close_if_done(self) -> None:
         if self._close_by is None or ((self._requests or self.remote_jobs) and monotonic() < self._close_by):
             return
         self._close_by = None
         left: list[About] = [*self._requests.values(), *self.remote_jobs.values()]
+        closed = End(Outcome.FAILED, ErrorCode.SESSION_CLOSED, CLOSED_EARLY)
         for about in sorted(left, key=lambda one: one.index):
-            self.job_ended(about, End(Outcome.FAILED, ErrorCode.SESSION_CLOSED, CLOSED_EARLY))
+            if about.room is not None:
+                self._publish(about, about.room, closed)
+            self._job_ended(about, closed)
         self.send(SessionCloseAck(session_id=self.id))
         if self.outbox is None:
             self._on_closed(self)

@@ -21,6 +21,7 @@ from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.sockets import Socket
 from dragoman.services.speech import messages
 from dragoman.services.speech.job_request import JobRequest, LatestIndexes, Listener
+from dragoman.services.speech.room_speech import InRoom
 from dragoman.services.speech.turn_queue import TurnQueue
 
 # None is the session's own socket, whichever that is when the result is sent.
@@ -86,27 +87,38 @@ class SessionInput:
     # -- job requests ----------------------------------------------------------------------------
 
     def request_of_cut(
-        self, cut: Cut, queue: TurnQueue, listener: Listener, preview: OpenPreview | None = None
+        self,
+        cut: Cut,
+        queue: TurnQueue,
+        listener: Listener,
+        in_room: InRoom | None = None,
+        preview: OpenPreview | None = None,
     ) -> JobRequest:
         preview_id, node_id = (preview.id, preview.node_id) if preview is not None else (None, None)
         assignment = messages.assignment_of_cut(
             self._session_id, self._init, cut, self.audio_format, self.sample_rate, preview_id
         )
-        return self._request(assignment, queue, listener, cut.ends_turn, cut.duration_ms, node_id)
+        return self._request(assignment, queue, listener, in_room, cut.ends_turn, cut.duration_ms, node_id)
 
-    def request_of_utterance(self, message: Utterance, queue: TurnQueue, listener: Listener) -> JobRequest:
+    def request_of_utterance(
+        self, message: Utterance, queue: TurnQueue, listener: Listener, in_room: InRoom | None = None
+    ) -> JobRequest:
         """A turn of its own."""
-        return self._request(messages.assignment_of_utterance(message, queue.turn.id), queue, listener, True, None)
+        assignment = messages.assignment_of_utterance(message, queue.turn.id)
+        return self._request(assignment, queue, listener, in_room, True, None)
 
     def _request(
         self,
         assignment: JobAssign,
         queue: TurnQueue,
         listener: Listener,
+        in_room: InRoom | None,
         ends_turn: bool,
         audio_ms: int | None,
         preview_node: str | None = None,
     ) -> JobRequest:
+        if in_room is not None:
+            assignment = messages.assignment_in_room(assignment, in_room)
         return JobRequest(
             job_id=assignment.job_id,
             request_id=ids.request_id(self._session_id, assignment.utterance_index, assignment.tgt_lang),
@@ -124,6 +136,7 @@ class SessionInput:
             latest=self._latest,
             preview_node=preview_node,
             client_lag_ms=None if self.numbered else self.client_lag_ms,
+            room=in_room.utterance if in_room is not None and in_room.refused is None else None,
         )
 
     # -- time ------------------------------------------------------------------------------------

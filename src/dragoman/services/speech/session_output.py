@@ -20,6 +20,7 @@ from dragoman.services.speech import messages
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.messages import About
 from dragoman.services.speech.outbox import Outbox
+from dragoman.services.speech.room_speech import RoomSpeech
 from dragoman.services.speech.session_input import SessionInput
 
 State = Callable[[], Mapping[str, Any]]  # the state of the session, as another instance needs it
@@ -27,9 +28,16 @@ State = Callable[[], Mapping[str, Any]]  # the state of the session, as another 
 
 class SessionOutput:
     def __init__(
-        self, session_id: str, init: SessionInit, trace_id: str, source: SessionInput, socket: Socket | None
+        self,
+        session_id: str,
+        init: SessionInit,
+        trace_id: str,
+        source: SessionInput,
+        socket: Socket | None,
+        rooms: RoomSpeech,
     ) -> None:
         self.outbox: Outbox | None = None  # of a session that can resume
+        self._rooms = rooms
         self._session_id, self._init, self._trace_id, self._input = session_id, init, trace_id, source
         self.attachment = Attachment(socket)
         self._reply_to: dict[int, Socket] = {}  # index → the socket at which the utterance arrived
@@ -73,9 +81,17 @@ class SessionOutput:
         self._reply(about.index, messages.event(self._session_id, self._trace_of(about), about, name, **error))
 
     def partial(
-        self, index: int, text: str, is_final: bool, *, job_id: str = "", preview_id: str = "", trace_id: str = ""
+        self,
+        index: int,
+        text: str,
+        is_final: bool,
+        *,
+        job_id: str = "",
+        preview_id: str = "",
+        trace_id: str = "",
     ) -> None:
         """What was recognised so far, by a job or by a preview. `trace_id`: of the job."""
+        self._rooms.partial(self._session_id, index, text)
         message = AsrPartial(
             session_id=self._session_id,
             utterance_index=index,
@@ -96,6 +112,13 @@ class SessionOutput:
         trace_id, backfilled = self._trace_of(about), settled is Settled.BACKFILLED
         result = messages.translation(self._session_id, trace_id, about, end, request, backfilled=backfilled)
         self.last(about, end, settled, result, state)
+
+    def captioned(self, about: About, end: End, settled: Settled, state: State) -> None:
+        """What was said in a room is a caption there: its speaker gets no result of its own."""
+        assert end.result is not None, "an end that is ok has a result"
+        self.event(about, UiEventName.ASR_FINAL)
+        self._language(about.index, end.result)
+        self.last(about, end, settled, None, state)
 
     def failure(self, about: About, end: End, state: State) -> None:
         self.event(about, UiEventName.ERROR, code=end.code, hint=end.message)

@@ -33,6 +33,7 @@ from dragoman.services.speech.forwarding import NO_SUCH_SESSION, RemoteSocket, U
 from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.previews import Previews
 from dragoman.services.speech.remote_listener import RemoteListener, SessionResults
+from dragoman.services.speech.room_speech import RoomSpeech
 from dragoman.services.speech.session import Session, SessionSettings, SessionState
 from dragoman.services.speech.turn_queue import SessionTurns
 from dragoman.store.errors import StoreError
@@ -72,9 +73,10 @@ class Sessions:
         guard: Callable[..., bool],
         on_ended: Callable[[Session], None],
         on_moved: Callable[[Session], None],
+        rooms: RoomSpeech | None = None,
     ) -> None:
         """`on_ended` and `on_moved` are called when a session is over, or continues on another instance."""
-        self._on_ended, self._on_moved = on_ended, on_moved
+        self._on_ended, self._on_moved, self._rooms = on_ended, on_moved, rooms
         self.instance, self.settings, self.resumable = instance, settings, resumable
         self._owners, self._turns, self._dispatcher, self._router = owners, turns, dispatcher, router
         self._results, self._metrics, self._tasks, self._guard = results, metrics, tasks, guard
@@ -186,6 +188,7 @@ class Sessions:
             count_job=partial(self.count_work, grant.holder, UTTERANCE),
             guard=self._guard,
             on_closed=self._closed,
+            rooms=self._rooms,
             restored=restored,
         )
         self._sessions[session.id], self._grants[session.id] = session, grant

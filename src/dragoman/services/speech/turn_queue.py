@@ -4,6 +4,7 @@ import asyncio
 
 from dragoman.domain.turn import Turn
 from dragoman.services.loops import Tasks, resolve, retry
+from dragoman.services.speech.room_speech import RoomTurn
 from dragoman.store.turns import Turns
 
 
@@ -13,7 +14,11 @@ class TurnQueue:
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self.jobs = 0
+        self.room: RoomTurn | None = None  # if it is spoken in a room; decided at its first cut
         self._tail: asyncio.Future[None] | None = None
+
+    def speak_in(self, room: RoomTurn | None) -> None:
+        self.room = room
 
     def join(self) -> "TurnPosition":
         self.jobs += 1

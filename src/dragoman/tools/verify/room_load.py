@@ -17,6 +17,7 @@ from dragoman.protocol.codes import RoomErrorCode
 from dragoman.protocol.rooms import (
     Caption,
     CaptionLost,
+    CaptionPartial,
     CaptionTranslation,
     RoomCreateAck,
     RoomError,
@@ -168,7 +169,7 @@ class RoomMemberLoad:
                 self._receive(message.room_seq, message.caption_id, message.lang, text)
             case CaptionLost():
                 self._receive(message.room_seq, message.caption_id, "", message.reason)
-            case RoomCreateAck() | RoomMembers() | RoomError() | RoomExpired():
+            case CaptionPartial() | RoomCreateAck() | RoomMembers() | RoomError() | RoomExpired():
                 pass
             case _:
                 assert_never(message)
