@@ -5,28 +5,25 @@ command ends with the room, or by Ctrl-C. A server with a secret gives a guest a
 """
 
 import asyncio
-import getpass
 import json
 import sys
 from contextlib import suppress
 from dataclasses import asdict
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.api import Api
+from dragoman.cli.guest import Guest, server_of, user_name
 from dragoman.cli.output import Failure
-from dragoman.cli.room import ROOMS, parse
+from dragoman.cli.room import parse
 from dragoman.cli.say import ClientToken, Urls, sentence_of
 from dragoman.cli.settings import ConfigFile, Overrides, authority, option, session_url, settings
 from dragoman.cli.terminal_io import read_stdin, signal_handlers
 
 if TYPE_CHECKING:
     from dragoman.client import Room, RoomCaption
-    from dragoman.config import Config
 
 MAX_LINE_BYTES = 65536
 
@@ -54,8 +51,8 @@ def listen(
     """
     id, code = parse(room)
     loaded = settings(ctx, config, override).config
-    urls = [session_url(one) for one in url or [_server_of(room) or authority(loaded.server.host, loaded.server.port)]]
-    name, guest = name or _user_name(), None
+    urls = [session_url(one) for one in url or [server_of(room) or authority(loaded.server.host, loaded.server.port)]]
+    name, guest = name or user_name("listener"), None
     if token is None:
         guest = Guest(loaded, urls[0], name)
         token, id = guest.join(room_id=id, code=code)
@@ -82,35 +79,6 @@ def listen(
         output.discard()
         return 1
     return 0
-
-
-def _server_of(room: str) -> str:
-    """The server in the link of a room; '' if it is not a link."""
-    parts = urlsplit(room.strip())
-    return f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else ""
-
-
-def _user_name() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "listener"
-
-
-class Guest:
-    """Asks the server for tokens."""
-
-    def __init__(self, config: "Config", url: str, name: str) -> None:
-        parts = urlsplit(url)
-        self._base = f"{'https' if parts.scheme == 'wss' else 'http'}://{parts.netloc}"
-        self._config, self._name, self.token, self.lifetime_s = config, name, "", 0.0
-
-    def join(self, **room: str) -> tuple[str, str]:
-        """The token ('' if the server needs none) and the id of the room; a guest that has a token gets a new one."""
-        api = Api(self._config, self._base, self.token or None)
-        answer = api.post(f"{ROOMS}/join", {**room, "name": self._name})
-        self.token, self.lifetime_s = str(answer["token"]), float(answer["expires_in_s"])
-        return self.token, str(answer["room_id"])
 
 
 class Listener:
@@ -174,7 +142,8 @@ class Listener:
 
     def _print(self, caption: "RoomCaption") -> None:
         if self._as_json:
-            output.line(json.dumps(asdict(caption), ensure_ascii=False))
+            told = {name: value for name, value in asdict(caption).items() if name != "audio"}
+            output.line(json.dumps(told, ensure_ascii=False))
         elif self._console is None:
             output.columns(*line_of(caption, self._lang))
         elif not (self._writes and caption.speaker_session == self._room.session_id):  # that line is on the screen

@@ -6,12 +6,14 @@ closes the session; a second Ctrl-C ends the command at once.
 """
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from tempfile import TemporaryDirectory
@@ -20,13 +22,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli import output
+from dragoman.cli.guest import Guest, server_of, user_name
 from dragoman.cli.output import USAGE, Failure
+from dragoman.cli.room import parse
 from dragoman.cli.say_output import LineOutput, output_for
+from dragoman.cli.say_room import RoomSpeaker
 from dragoman.cli.settings import ConfigFile, Overrides, authority, option, session_url, settings
 from dragoman.cli.terminal_io import read_stdin, signal_handlers
 
 if TYPE_CHECKING:
-    from dragoman.client import Event, Recording, Session, SessionError
+    from dragoman.client import Event, Recording, Room, Session, SessionError
+    from dragoman.config import Config
 
 
 # -- its input -------------------------------------------------------------------------------------
@@ -38,16 +44,19 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 STDIN_RATE = 16_000
+MAX_HEAD_BYTES = 65_536  # of a WAV on standard input
 ESPEAK_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """Recordings, each of which ends with a cut. Without recordings, the audio comes from standard input."""
+    """Recordings, each of which ends with a cut. Without recordings, the audio comes from standard input, of which
+    `begun` was read already."""
 
     format: str
     sample_rate: int
     parts: "Sequence[Recording]" = ()
+    begun: bytes = b""
 
     @property
     def duration_ms(self) -> int | None:
@@ -58,7 +67,7 @@ class Speech:
         for part in self.parts:
             yield _as_async(part.chunks(piece_ms, max_bytes))
         if not self.parts:
-            yield _stdin_pieces(min(2 * self.sample_rate * piece_ms // 1000, max_bytes))
+            yield _stdin_pieces(self.begun, min(2 * self.sample_rate * piece_ms // 1000, max_bytes))
 
 
 async def _as_async(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
@@ -66,9 +75,9 @@ async def _as_async(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _stdin_pieces(piece_bytes: int) -> AsyncIterator[bytes]:
+async def _stdin_pieces(begun: bytes, piece_bytes: int) -> AsyncIterator[bytes]:
     """Standard input in pieces of this size; the last one is shorter and holds whole samples."""
-    buffer = b""
+    buffer = begun
     async for data in read_stdin(piece_bytes):
         buffer += data
         while len(buffer) >= piece_bytes:
@@ -89,10 +98,10 @@ def open_speech(file: str | None, language: str, tones: bool = False) -> Speech:
     if file == STDIN:
         if sys.stdin.isatty():
             raise Failure(
-                "Standard input is a terminal. Pipe raw pcm16 at 16 kHz into it, for example from arecord or ffmpeg.",
+                "Standard input is a terminal. Pipe a WAV or raw pcm16 at 16 kHz into it, from arecord or ffmpeg.",
                 USAGE,
             )
-        return Speech("pcm16", STDIN_RATE)
+        return _speech_of_stdin()
     try:
         recording = Recording.open(file)
     except FileNotFoundError:
@@ -102,6 +111,33 @@ def open_speech(file: str | None, language: str, tones: bool = False) -> Speech:
     except UnsupportedAudio as error:
         raise Failure(str(error), USAGE) from None
     return Speech(recording.format, recording.sample_rate, [recording])
+
+
+def _speech_of_stdin() -> Speech:
+    """Raw pcm16 at 16 kHz, or a WAV: its head says at which rate."""
+    from dragoman.client.recording import HOW_TO_CONVERT, BadWav, read_head
+
+    begun = _read_stdin(4)
+    while begun.startswith(b"RIFF"):
+        try:
+            head = read_head(BytesIO(begun), len(begun))
+            return Speech("pcm16", head.sample_rate, begun=begun[head.data_at :])
+        except BadWav as error:
+            more = os.read(0, 4096) if len(begun) < MAX_HEAD_BYTES else b""
+            if not more:
+                raise Failure(
+                    f"Standard input cannot be sent: {error}. Convert it first: {HOW_TO_CONVERT}", USAGE
+                ) from None
+            begun += more
+    return Speech("pcm16", STDIN_RATE, begun=begun)
+
+
+def _read_stdin(size: int) -> bytes:
+    """So many bytes, or less at its end."""
+    data = b""
+    while len(data) < size and (more := os.read(0, size - len(data))):
+        data += more
+    return data
 
 
 def sample(language: str) -> "Sequence[Recording]":
@@ -144,7 +180,7 @@ INTERRUPTED = 130
 File = Annotated[
     str | None,
     typer.Argument(
-        help="WAV (pcm16, mono), a sequence of Opus packets, or - for raw pcm16 at 16 kHz on standard input. "
+        help="WAV (pcm16, mono), a sequence of Opus packets, or - for a WAV or raw pcm16 at 16 kHz on standard input. "
         "Without a file: three sentences spoken by espeak-ng if it is installed, else tones.",
         metavar="FILE",
         show_default=False,
@@ -172,6 +208,13 @@ def say(
     override: Overrides = None,
     src: Annotated[str, typer.Option("--from", help="Language of the recording.")] = "en",
     tgt: Annotated[str, typer.Option("--to", help="Language to translate into.")] = "es",
+    room: Annotated[
+        str, option("--room", metavar="ROOM", help="Speak in this room: its six-digit code, id or link.")
+    ] = "",
+    name: Annotated[
+        str,
+        typer.Option("--name", metavar="NAME", help="Name that the others in the room see.", show_default="the user's"),
+    ] = "",
     url: Urls = None,
     token: ClientToken = None,
     sample: Annotated[bool, typer.Option("--sample", help="Send tones instead of a file.")] = False,
@@ -183,9 +226,17 @@ def say(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
 ) -> int:
-    """Send a recording and show its translation."""
+    """Send a recording and show its translation; with --room, say it in a room, where everybody reads it.
+
+    Example: ffmpeg -i talk.mp4 -ac 1 -f wav - | dragoman say --room 123456 -
+    """
     if file is not None and sample:
         raise Failure("Give either a file or --sample.", USAGE)
+    if room:
+        if utterances:
+            raise Failure("In a room the server cuts the utterances: leave out --utterances.", USAGE)
+        loaded = settings(ctx, config, override).config
+        return _say_in_room(loaded, room, name, src, file, url, token, sample=sample, fast=fast, as_json=as_json)
     speech = open_speech(file, src, sample)
     server = settings(ctx, config, override).config.server
     urls = [session_url(one) for one in url or [authority(server.host, server.port)]]
@@ -209,6 +260,63 @@ def say(
         return 1
     show.sum_up()
     return INTERRUPTED if speaker.interrupted else int(show.failed > 0)
+
+
+def _say_in_room(
+    config: "Config",
+    room: str,
+    name: str,
+    src: str,
+    file: str | None,
+    url: list[str] | None,
+    token: str | None,
+    *,
+    sample: bool,
+    fast: bool,
+    as_json: bool,
+) -> int:
+    from dragoman.client import Room, SessionError
+
+    id, code = parse(room)
+    server = config.server
+    urls = [session_url(one) for one in url or [server_of(room) or authority(server.host, server.port)]]
+    name, speech = name or user_name("speaker"), open_speech(file, src, sample)
+    if token is None:
+        token, id = Guest(config, urls[0], name).join(room_id=id, code=code)
+    speaker = RoomSpeaker(lambda member: send_all(speech, member, fast=fast), as_json=as_json)
+    member = Room(
+        urls, room=id, code=code, name=name, speaks=src, token=token or None, audio_format=speech.format,
+        sample_rate=speech.sample_rate, on_event=speaker.on_event,
+    )  # fmt: skip
+    try:
+        asyncio.run(speaker.run(member))
+    except SessionError as error:
+        raise Failure(sentence_of(error), 1) from None
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        output.discard()
+        return 1
+    speaker.sum_up()
+    return INTERRUPTED if speaker.interrupted else int(speaker.failed > 0)
+
+
+async def send_all(
+    speech: Speech, to: "Session | Room", *, fast: bool, sent: Callable[[int], object] = lambda spoken_ms: None
+) -> None:
+    """Send live audio, in real time unless `fast`; each part ends with a cut."""
+    from dragoman.client.recording import CHUNK_MS, MAX_CHUNK_BYTES
+    from dragoman.protocol.audio import duration_ms
+
+    began, spoken_ms = time.monotonic(), 0
+    for part in speech.pieces(CHUNK_MS, MAX_CHUNK_BYTES):
+        async for piece in part:
+            spoken_ms += duration_ms(speech.format, piece, speech.sample_rate)
+            if not fast:
+                await asyncio.sleep(max(0.0, began + spoken_ms / 1000 - time.monotonic()))
+            await to.send(piece)
+            sent(spoken_ms)
+        await to.cut()
 
 
 def sentence_of(error: "SessionError", pair: str = "") -> str:
@@ -261,21 +369,19 @@ class Speaker:
                 await asyncio.gather(speaking, ending, return_exceptions=True)
 
     async def _speak(self) -> None:
-        from dragoman.client.recording import CHUNK_MS, MAX_CHUNK_BYTES
+        if not self._utterances:
+            await send_all(self._speech, self._session, fast=self._fast, sent=self._show.sent)
+            return
         from dragoman.protocol.audio import duration_ms
 
-        format, rate = self._speech.format, self._speech.sample_rate
-        piece_ms, max_bytes = (UTTERANCE_MS, UTTERANCE_BYTES) if self._utterances else (CHUNK_MS, MAX_CHUNK_BYTES)
-        began, spoken_ms = time.monotonic(), 0
-        for part in self._speech.pieces(piece_ms, max_bytes):
+        speech, spoken_ms, began = self._speech, 0, time.monotonic()
+        for part in speech.pieces(UTTERANCE_MS, UTTERANCE_BYTES):
             async for piece in part:
-                spoken_ms += duration_ms(format, piece, rate)
+                spoken_ms += duration_ms(speech.format, piece, speech.sample_rate)
                 if not self._fast:
                     await asyncio.sleep(max(0.0, began + spoken_ms / 1000 - time.monotonic()))
-                await (self._session.utterance(piece) if self._utterances else self._session.send(piece))
+                await self._session.utterance(piece)
                 self._show.sent(spoken_ms)
-            if not self._utterances:
-                await self._session.cut()
 
     async def _end(self, speaking: "asyncio.Future[None]") -> None:
         """Wait for outstanding results and close the session once the speech was sent or interrupted."""

@@ -216,7 +216,8 @@ class Fleet:
         if len(known) < len(members):
             return None
         spoken = semantic if voice else frozenset[str]()
-        able = (id for id in min(known, key=len) if self._nodes[id].serves(asr, semantic, spoken))
+        fewest = min(known, key=len) if known else self._nodes  # any language in, none out: every node may do
+        able = (id for id in fewest if self._nodes[id].serves(asr, semantic, spoken))
         return Pool(asr, semantic, able, spoken=spoken)
 
     def _reindex(self, node_id: str, old: Node | None, new: Node | None) -> None:
