@@ -28,7 +28,7 @@ async def opened(windows: Windows, instance: InstanceProcess, name: str, logins:
     windows.tolerate = ("Failed to load resource",)  # what Chromium writes about every login that is refused
     page = await windows.open("about:blank")
     page.on("request", lambda sent: logins.append(sent.post_data) if sent.url.endswith("/auth/login") else None)
-    await page.goto(f"http://127.0.0.1:{instance.port}/?as={name}&to=42")
+    await page.goto(f"http://127.0.0.1:{instance.port}/try?as={name}&to=42")
     await page.wait_for_selector(PASSWORD)
     return page
 

@@ -24,7 +24,7 @@ async def two(instance: InstanceProcess) -> tuple[str, str]:
 
 
 async def window(windows: Windows, instance: InstanceProcess, me: str, to: str, *, hidden: bool = False) -> Any:
-    page = await windows.open(f"http://127.0.0.1:{instance.port}/?as={me}&to={to}", hidden=hidden)
+    page = await windows.open(f"http://127.0.0.1:{instance.port}/try?as={me}&to={to}", hidden=hidden)
     await page.wait_for_selector('.pane[data-state="online"][data-peer]')
     return page
 
@@ -88,7 +88,7 @@ async def test_message_of_a_third_user_is_shown_with_its_name(harness: BrowserHa
 async def test_message_written_offline_is_sent_after_the_page_reconnects(
     harness: BrowserHarness, windows: Windows
 ) -> None:
-    page = await windows.open(f"http://127.0.0.1:{harness.first.port}/")
+    page = await windows.open(f"http://127.0.0.1:{harness.first.port}/try")
     await both_enter(page)
     alice, bob = (page.locator(f'[data-pane="{name}"]') for name in ("alice", "bob"))
     await alice.locator('[data-part="toggle"]').click()

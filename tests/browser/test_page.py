@@ -14,7 +14,7 @@ FOCUSED = "document.activeElement.dataset.part ?? document.activeElement.classNa
 
 
 async def opened(windows: Windows, harness: BrowserHarness, **options: Any) -> Any:
-    page = await windows.open(f"http://127.0.0.1:{harness.first.port}/", **options)
+    page = await windows.open(f"http://127.0.0.1:{harness.first.port}/try", **options)
     await page.wait_for_selector('[data-part="speak"]:not([disabled])')
     return page
 

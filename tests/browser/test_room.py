@@ -105,9 +105,9 @@ def caption(text: str, state: str) -> str:
 async def test_two_people_read_each_other_in_their_own_languages(harness: BrowserHarness, windows: Windows) -> None:
     await harness.served(harness.first, "en", "zh")
     ann = await windows.open(f"http://127.0.0.1:{harness.first.port}/")
-    await ann.click('[data-part="rooms-start"]')
+    await ann.click('[data-part="start"]')
     await introduce(ann, "Ann", "en")
-    await ann.wait_for_selector("text=Nobody has said anything yet. Share the link.")
+    await ann.wait_for_selector("text=Nobody has said anything yet.")
     assert re.fullmatch(r".*/room/[\w-]{20,}", ann.url)
     assert await ann.input_value(LINK) == ann.url
     elsewhere = ann.url.replace(str(harness.first.port), str(harness.second.port))
@@ -136,8 +136,8 @@ async def test_somebody_who_joins_late_by_the_code_reads_what_was_said(
     code = await ann.inner_text('[data-part="code"]')
     assert re.fullmatch(r"\d{3} \d{3}", code)
     bo = await windows.open(f"http://127.0.0.1:{harness.second.port}/")
-    await bo.fill('[data-part="rooms-code"]', code)
-    await bo.press('[data-part="rooms-code"]', "Enter")
+    await bo.fill('[data-part="place"]', code)
+    await bo.press('[data-part="place"]', "Enter")
     await introduce(bo, "Bo", "zh")
     await bo.wait_for_selector(caption("said before", "other"))
     assert bo.url.rpartition("/")[2] == ann.url.rpartition("/")[2]
@@ -314,8 +314,9 @@ async def test_page_fits_on_a_phone_and_every_control_has_a_name_in_both_languag
     )
     await write(page, "很长" * 60)
     await page.wait_for_selector('.caption[data-state="original"]')
-    for panel in ("share-panel", "me-panel", "people-panel"):
-        await page.click(f'[data-part="{panel}"] summary')
+    assert await page.is_visible('[data-part="mic"]')
+    assert not await page.is_visible('[data-part="code"]'), "captions come first"
+    await page.click('[data-part="menu"]')
     for code in ("zh", "en"):
         await page.select_option('[data-part="language"]', code)
         assert await page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
@@ -325,6 +326,7 @@ async def test_page_fits_on_a_phone_and_every_control_has_a_name_in_both_languag
         assert await controls.evaluate_all(UNNAMED) == []
     assert await page.inner_text('[data-part="leave"]') == "Leave"
     assert await page.get_attribute('[data-part="live"]', "aria-live") == "polite"
+    await page.keyboard.press("Escape")
     await page.focus(BODY)
     await page.keyboard.press("Tab")
     assert await page.evaluate("document.activeElement.dataset.part") == "send"

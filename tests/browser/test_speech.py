@@ -96,7 +96,7 @@ navigator.mediaDevices.getUserMedia = async (wanted) => {
 
 
 def url(instance: InstanceProcess) -> str:
-    return f"http://127.0.0.1:{instance.port}/"
+    return f"http://127.0.0.1:{instance.port}/try"
 
 
 def turn(index: int, state: str = "done") -> str:

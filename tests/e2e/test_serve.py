@@ -40,6 +40,7 @@ def test_serve_prints_its_addresses(server: Dragoman) -> None:
     for line in (
         "with 2 instances.",
         f"page      http://{base}/\n",
+        f"try       http://{base}/try ",
         f"console   http://{base}/console\n",
         f"ws://{base}/ws/session",
         f"ws://{base}/ws/node",

@@ -83,6 +83,7 @@ def addresses(config: "Config", ready: "Ready") -> str:
     return (
         f"\nDragoman is ready after {ready.elapsed_s:.2f} s with {count} instance{'s' if count > 1 else ''}.\n"
         f"  page      http://{base}/\n"
+        f"  try       http://{base}/try   (one voice, and a chat)\n"
         f"  console   http://{base}/console{access}\n"
         f"  clients   ws://{base}/ws/session\n"
         f"  nodes     ws://{base}/ws/node\n"

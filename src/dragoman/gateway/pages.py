@@ -1,4 +1,4 @@
-"""The pages at `/` and `/room/<id>`: their files, the languages they offer, and a sample to be played.
+"""The pages for everybody, `/`, `/room/<id>`, `/captions/<id>` and `/try`: their files, languages, a sample.
 
 Every file is a route of its own, so a proxy that allows these paths allows nothing else. The files are read once, when
 the routes are made; a browser asks again each time and learns by the ETag that it has them. The policy allows this host
@@ -28,6 +28,7 @@ from dragoman.gateway.http_requests import error
 
 INDEX: Final = "index.html"
 ROOM: Final = "/room/{room_id:[^.]+}"  # the page itself asks for the room; with a dot it is a file
+CAPTIONS: Final = "/captions/{room_id:[^.]+}"
 LANGUAGES_S: Final = 1.0  # how long one answer is good for: many pages ask, and a fleet may be large
 MAX_GROUPS: Final = 64
 MAX_CODES: Final = 4096  # codes of languages in one answer
@@ -114,8 +115,8 @@ def routes(
     samples = samples or Samples()
     api = _Api(nodes, samples)
     accounts = "private" if registration.private else registration.policy
-    found = static("page", "/", values={"accounts": accounts, "min-password": registration.min_password_length})
-    found += static("room", "/room", ROOM)
+    found = static("page", "/try", values={"accounts": accounts, "min-password": registration.min_password_length})
+    found += static("start", "/") + static("room", "/room", ROOM) + static("captions", CAPTIONS)
     found.append(web.get("/api/v1/public/languages", api.languages))
     found.append(web.get("/sample.wav", api.sample))
     return found

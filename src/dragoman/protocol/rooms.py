@@ -60,8 +60,8 @@ class RoomCreate(RoomRequest, tag="room_create"):
 
 
 class RoomJoin(RoomRequest, tag="room_join"):
-    """By `room_id` or `room_code`. A client that sends none of the last six fields is one that knows translation_result
-    only. `last_room_seq` is the number that it has received last, 0 for everything."""
+    """By `room_id` or `room_code`. A client that sends no field from `speaks` on is one that knows translation_result
+    only. `last_room_seq`: the number that it has received last, 0 for everything. `listener`: it only reads."""
 
     room_id: Id | None = None
     room_code: Id | None = None
@@ -71,6 +71,7 @@ class RoomJoin(RoomRequest, tag="room_join"):
     hears: OptionalLang = None
     voice: bool | None = None
     originals: bool | None = None
+    listener: bool | None = None
     log_epoch: Id | None = None
     last_room_seq: Count | None = None
 

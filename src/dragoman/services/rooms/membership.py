@@ -213,6 +213,8 @@ class RoomMembership:
         preferred = command.preferred_lang or None
         speaks = command.speaks or preferred or init.src_lang
         own = speaks if speaks != AUTO else init.tgt_lang
+        claim = session.room_claim
+        reads_only = isinstance(command, wire.RoomJoin) and command.listener is True
         return Member(
             session=session.id,
             instance=self._instance,
@@ -224,8 +226,8 @@ class RoomMembership:
             voice=existing or bool(command.voice),  # an existing client marks every result without sound as incomplete
             originals=command.originals is not False if isinstance(command, wire.RoomJoin) else True,
             existing=existing,
-            role=session.room_claim.role if session.room_claim is not None else Role.SPEAKER,
-            claimed=session.room_claim is not None,
+            role=Role.LISTENER if reads_only else claim.role if claim is not None else Role.SPEAKER,
+            claimed=reads_only or claim is not None,  # a page of captions never becomes host
         )
 
     async def _room_of_code(self, socket: Socket, code: str | None) -> str:

@@ -32,10 +32,4 @@ if (alone && asked.get("to")) {
 // A chat login opens speech and rooms as well, if the server allows it.
 const token = () => panes.find((pane) => pane.token)?.token;
 new Speech(part("speech"), token);
-const takeAlong = () => tab.set("dragoman.token", token() ?? null);
-part("rooms-start").addEventListener("click", takeAlong);
-part("rooms-join").addEventListener("submit", (event) => {
-  event.preventDefault();
-  takeAlong();
-  location.assign(`/room?code=${encodeURIComponent(part("rooms-code").value.replace(/\s/g, ""))}`);
-});
+part("rooms-start").addEventListener("click", () => tab.set("dragoman.token", token() ?? null));

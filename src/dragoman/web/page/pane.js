@@ -78,7 +78,7 @@ export class Pane {
     this.part("room").hidden = false;
     this.part("me").textContent = this.account.name;
     say(this.part("to"), "chat.to", { peer: this.peerName });
-    this.part("window").href = `/?as=${encodeURIComponent(this.account.name)}&to=${encodeURIComponent(this.peerName)}`;
+    this.part("window").href = `/try?as=${encodeURIComponent(this.account.name)}&to=${encodeURIComponent(this.peerName)}`;
     this.part("messages").replaceChildren();
     this.mine.clear();
     this.rows.clear();

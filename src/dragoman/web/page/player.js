@@ -1,11 +1,11 @@
-// Plays translated speech, one result after another, and reports when each starts and ends.
+// Plays translated speech, one result after another, and reports when each starts and ends. The gate is closed meanwhile.
 
 import { mux, packetsOf } from "./ogg.js";
 
 export class Player {
   /** `on`: started(item), ended(item). An item has `buffer` and whatever else its owner wants back. */
-  constructor(on) {
-    this.on = on;
+  constructor(on, gate) {
+    Object.assign(this, { on, gate });
     this.queue = [];
     this.current = null;
   }
@@ -26,8 +26,9 @@ export class Player {
     return buffer;
   }
 
-  add(item) {
-    this.queue.push(item);
+  /** `most`: so many wait at most; the oldest is left out. */
+  add(item, most = Infinity) {
+    this.queue = [...this.queue, item].slice(-most);
     if (!this.current) this.next();
   }
 
@@ -51,9 +52,11 @@ export class Player {
     this.source.buffer = item.buffer;
     this.source.connect(this.context.destination);
     this.source.onended = () => {
+      this.gate.ended(this.context.outputLatency);
       this.on.ended(item);
       this.next();
     };
+    this.gate.started(item.buffer.duration + (this.context.outputLatency ?? 0));
     this.on.started(item);
     this.source.start();
   }

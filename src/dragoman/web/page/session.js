@@ -16,13 +16,17 @@ const ANSWER_MS = 10000;
 const FINISH_MS = 6000; // a second more than a server waits for the last results
 
 export class Session {
-  /** `on`: state(word, detail), partial, result, failed, ended, refused, progress, pressed, renewed; message(message) for others. */
+  /**
+   * `opening`: src, tgt, token(); waits(): true while audio must not be sent yet.
+   * `on`: state(word, detail), partial, result, failed, ended, refused, progress, pressed, renewed; message(message) for others.
+   */
   constructor(opening, on) {
     this.opening = opening;
     this.on = on;
     this.throttle = new Throttle();
     this.playing = this.finishing = null;
     this.dropped = false; // something that was never sent
+    this.endsUtterances = false; // the server finds pauses: it wants the silence as well
     this.forget();
     this.link = new Link("/ws/session", {
       open: () => this.hello(),
@@ -111,7 +115,7 @@ export class Session {
       : {
           type: "session_init", client_version: VERSION, platform: "web", mode: "one_way", resume: true,
           src_lang: this.opening.src, tgt_lang: this.opening.tgt, enable_streaming_asr: true,
-          audio_format: "pcm16", sample_rate: 16000, utterance_end: true,
+          audio_format: "pcm16", sample_rate: 16000, vad: "server", utterance_end: true,
         };
     this.tell(token ? { ...hello, token } : hello);
     this.answer = setTimeout(() => this.link.drop(), ANSWER_MS);
@@ -121,11 +125,14 @@ export class Session {
     clearTimeout(this.answer);
     const resumed = this.resumeToken !== "" && ack.session_id === this.id;
     this.binary = ack.use_binary_frame === true;
+    this.endsUtterances = ack.vad === "server" || (resumed && this.endsUtterances);
     if (resumed) {
       this.resumeToken = ack.resume_token ?? this.resumeToken;
       this.sentSeq = ack.audio_seq ?? 0;
       this.kept = this.kept.filter((chunk) => chunk.seq > this.sentSeq);
       this.keptBytes = this.kept.reduce((size, chunk) => size + chunk.audio.length, 0);
+      // Without a hole, also if the page was loaded again meanwhile.
+      this.nextSeq = this.kept.reduce((seq, chunk) => (chunk.seq = seq) + 1, this.sentSeq + 1);
     } else {
       this.id = ack.session_id;
       this.resumeToken = ack.resume_token ?? "";
@@ -181,7 +188,7 @@ export class Session {
 
   pump() {
     clearTimeout(this.timer);
-    while (this.ready) {
+    while (this.ready && !this.opening.waits?.()) {
       const chunk = this.kept.find((one) => one.seq > this.sentSeq);
       if (!chunk) return this.goodbye();
       const now = performance.now();

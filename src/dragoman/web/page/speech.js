@@ -1,5 +1,6 @@
 // The speech half of the page: a source of sound, a session, and its results.
 
+import { Gate } from "./gate.js";
 import { Languages } from "./languages.js";
 import { Meter } from "./meter.js";
 import { Microphone } from "./microphone.js";
@@ -27,10 +28,11 @@ export class Speech {
     this.transcript = new Transcript(this.part("results"), this.part("hint"), this.part("live"), {
       replay: (turn) => this.replay(turn.sound),
     });
+    this.gate = new Gate();
     this.player = new Player({
       started: (item) => this.played(item, true),
       ended: (item) => this.played(item, false),
-    });
+    }, this.gate);
     this.listen(root);
     this.languages.watch();
   }
@@ -60,7 +62,11 @@ export class Speech {
 
   async speak() {
     await this.from("open", async (voice) => {
-      const microphone = await Microphone.open((samples) => voice.push(samples), () => this.unplugged());
+      const microphone = await Microphone.open({
+        samples: (samples) => voice.push(samples),
+        waits: (yes) => yes && voice.end(),
+        gone: () => this.unplugged(),
+      }, this.gate);
       return () => microphone.close();
     });
   }
@@ -102,7 +108,7 @@ export class Speech {
     const voice = new Voice({
       chunk: (bytes, final) => this.session?.say(bytes, final),
       level: (level, speaking) => this.meter.hear(level, speaking),
-    });
+    }, () => this.session?.endsUtterances);
     try {
       await this.player.wake();
       const close = await open(voice);

@@ -1,20 +1,22 @@
-// Finds speech in a stream of 16 kHz samples and sends it in pieces of 200 ms, without the silence.
+// A stream of 16 kHz samples in pieces, and whether somebody speaks.
 //
-// The server takes the absence of audio for a pause, so silence must not be sent. After `HANG_MS` of silence the page
-// ends the utterance, which is quicker than the server's own time limit. The noise floor follows the room.
+// A server that finds pauses gets everything, in pieces of 100 ms. Another one takes the absence of audio for a pause, so
+// it gets only speech, in pieces of 200 ms; after `HANG_MS` of silence the page ends the utterance, which is quicker than
+// that server's own time limit. The noise floor follows the room.
 
 const RATE = 16000;
 const FRAME = 320; // 20 ms
-const CHUNK_FRAMES = 10;
+const CHUNK_FRAMES = 10, STREAM_FRAMES = 5;
 const PRE_ROLL = 15; // frames from before it was certain that somebody speaks
 const CERTAIN = 3;
 const HANG_MS = 800;
 const QUIETEST_DB = -52, ABOVE_FLOOR_DB = 9;
 
 export class Voice {
-  /** `on`: chunk(bytes, final), level(0…1, speaking). */
-  constructor(on) {
-    this.on = on;
+  /** `on`: chunk(bytes, final), level(0…1, speaking). `streams()`: whether the server finds the pauses. */
+  constructor(on, streams = () => false) {
+    Object.assign(this, { on, streams });
+    this.isOpen = false; // a piece was given that is not the last of its utterance
     this.rest = new Float32Array(0);
     this.floor = -60;
     this.loud = 0;
@@ -32,9 +34,9 @@ export class Voice {
     this.rest = input.slice(at);
   }
 
-  /** The input has ended. */
+  /** The input has ended, or pauses: what is open is an utterance. */
   end() {
-    if (this.speaking) this.cut();
+    if (this.isOpen || this.speaking) this.cut();
     this.frames = [];
     this.on.level(0, false);
   }
@@ -46,10 +48,16 @@ export class Voice {
     this.loud = loud ? this.loud + 1 : 0;
     this.quiet = loud ? 0 : this.quiet + 1;
     this.frames.push(pcm16(samples));
-    if (!this.speaking) this.listen();
+    if (this.streams()) this.stream();
+    else if (!this.speaking) this.listen();
     else if (this.quiet * FRAME * 1000 >= HANG_MS * RATE) this.cut();
     else if (this.frames.length >= CHUNK_FRAMES) this.flush(false);
     this.on.level(Math.max(0, Math.min(1, (db + 60) / 55)), this.speaking);
+  }
+
+  stream() {
+    this.speaking = this.loud > 0 || (this.speaking && this.quiet * FRAME * 1000 < HANG_MS * RATE);
+    if (this.frames.length >= STREAM_FRAMES) this.flush(false);
   }
 
   listen() {
@@ -67,6 +75,7 @@ export class Voice {
     const bytes = new Uint8Array(this.frames.length * FRAME * 2);
     this.frames.forEach((frame, number) => bytes.set(frame, number * FRAME * 2));
     this.frames = [];
+    this.isOpen = !final;
     this.on.chunk(bytes, final);
   }
 }

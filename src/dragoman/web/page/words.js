@@ -45,7 +45,7 @@ export function preferred() {
 export function speak(code) {
   chosen = code in WORDS ? code : "en";
   document.documentElement.lang = chosen === "zh" ? "zh-CN" : "en";
-  document.title = word("title");
+  document.title = word(document.documentElement.dataset.title ?? "title");
   translate(document);
   dispatchEvent(new Event("language"));
 }
@@ -61,6 +61,16 @@ export function translate(root) {
   }
   for (const element of root.querySelectorAll("[data-label]")) label(element, element.dataset.label);
   for (const element of root.querySelectorAll("[data-hint]")) element.placeholder = word(element.dataset.hint);
+}
+
+/** `rtl`, `ltr`, or nothing where the browser does not know. */
+export function direction(code) {
+  try {
+    const locale = new Intl.Locale(code);
+    return (locale.getTextInfo?.() ?? locale.textInfo)?.direction ?? "";
+  } catch {
+    return "";
+  }
 }
 
 /** The name of a language in the language of the page. */

@@ -1,19 +1,21 @@
-// What is said in the room, in the order of its log, each in the language of the reader with the original under it.
+// What is said in the room, in the order of its log, each in the language of the reader. The original is above it, or
+// appears on a tap.
 //
 // Text of others is only ever set as text. Each has its own direction, whatever the language of the page.
 
 import { make } from "../page/transcript.js";
-import { has, language, nameOf, say } from "../page/words.js";
+import { direction, has, language, nameOf, say } from "../page/words.js";
 
 const MOST = 500; // captions on the page; the transcript has them all
 const SPOKEN = 5; // texts that a screen reader may still have to read
 const NEAR = 80; // pixels from the end that count as the end
+const OPEN = ["partial", "sending", "failed"];
 const AFTER_CHANGE = 10; // captions that are asked for in a language that was just chosen
 
 export class Captions {
-  /** `on`: translate(caption id), again(client_msg_id, text). `lang()`: the language of the reader. */
-  constructor({ list, hint, live, newer }, lang, on) {
-    Object.assign(this, { list, hint, live, newer, lang, on });
+  /** `on`: translate(caption id), again(client_msg_id, text). `lang()`: the language of the reader; `originals()`: shown? */
+  constructor({ list, hint, live, newer }, lang, on, originals = () => true) {
+    Object.assign(this, { list, hint, live, newer, lang, on, originals });
     this.captions = new Map();
     this.unsent = new Map(); // by client_msg_id
     newer.addEventListener("click", () => this.toEnd());
@@ -33,6 +35,7 @@ export class Captions {
     this.captions.set(id, caption);
     if (message.backfilled) caption.item.dataset.backfilled = "true";
     caption.again.addEventListener("click", () => this.translate(caption));
+    for (const target of [caption.original, caption.large]) target.addEventListener("click", () => this.turn(caption));
     this.draw(caption);
     this.add(caption.item, isMine && isNew);
     if (isNew && (reason || !caption.awaited)) this.speak(caption);
@@ -64,6 +67,23 @@ export class Captions {
     for (const caption of all.slice(-AFTER_CHANGE)) if (this.lacks(caption)) this.translate(caption);
   }
 
+  /** Show the original of a caption, or hide it again. */
+  turn(caption) {
+    if (caption.original.hidden || getSelection().type === "Range") return;
+    caption.isTurned = !caption.isTurned;
+    this.draw(caption);
+  }
+
+  /** Originals are to be shown, or not: for all captions. */
+  drawAll() {
+    for (const caption of this.captions.values()) this.draw(Object.assign(caption, { isTurned: false }));
+  }
+
+  /** A voice reads this caption now. */
+  aloud(id, yes) {
+    this.captions.get(id)?.item.classList.toggle("aloud", yes);
+  }
+
   /** The server would not translate it. */
   notTranslated(id) {
     const caption = this.captions.get(id);
@@ -90,7 +110,7 @@ export class Captions {
     row.again.hidden = true;
     row.again.onclick = () => this.on.again(id, text);
     say(row.note, "room.sending");
-    if (!row.item.isConnected) this.add(row.item, true);
+    if (!row.item.isConnected) this.below(row.item, true);
   }
 
   sent(id) {
@@ -113,7 +133,7 @@ export class Captions {
 
   build(name, at) {
     const item = make("li", "caption"), who = make("p", "who");
-    const speaker = make("bdi", "speaker"), spoken = make("span", "spoken");
+    const speaker = make("bdi", "speaker"), spoken = make("span", "spoken"), original = make("button", "plain original");
     const large = make("p", "large"), small = make("p", "small"), marks = make("p", "marks");
     const note = make("span", "note"), again = make("button", "again"), time = make("time");
     const when = new Date(at ?? Date.now());
@@ -121,12 +141,13 @@ export class Captions {
     time.dateTime = when.toISOString();
     time.textContent = when.toLocaleTimeString(language(), { hour: "2-digit", minute: "2-digit" });
     large.dir = small.dir = "auto";
-    again.type = "button";
-    again.hidden = true;
-    who.append(speaker, spoken, time);
+    again.type = original.type = "button";
+    again.hidden = original.hidden = small.hidden = true;
+    say(original, "room.original");
+    who.append(speaker, spoken, time, original);
     marks.append(note, again);
-    item.append(who, large, small, marks);
-    return { item, speaker, spoken, large, small, note, again };
+    item.append(who, small, large, marks);
+    return { item, speaker, spoken, original, large, small, note, again };
   }
 
   lacks({ lang, lost, translations }) {
@@ -134,7 +155,7 @@ export class Captions {
   }
 
   draw(caption) {
-    const { item, lang, text, lost, translations, large, small, note, again, spoken } = caption;
+    const { item, lang, text, lost, translations, large, small, note, again, spoken, original } = caption;
     const found = translations.get(this.lang()), isTranslated = found !== undefined && !found.untranslated;
     const state = lost ? "lost" : lang === this.lang() ? "original" : isTranslated ? "translated"
       : found ? "untranslated" : caption.awaited === this.lang() ? "awaited" : "other";
@@ -142,8 +163,12 @@ export class Captions {
     spoken.textContent = lang && lang !== this.lang() ? nameOf(lang) : "";
     large.textContent = isTranslated ? found.text : text;
     large.lang = isTranslated ? this.lang() : lang;
-    small.textContent = isTranslated ? text : "";
+    item.dir = direction(large.lang);
+    small.textContent = text;
     small.lang = lang;
+    original.hidden = !isTranslated;
+    small.hidden = !isTranslated || this.originals() === Boolean(caption.isTurned);
+    original.setAttribute("aria-expanded", !small.hidden);
     again.hidden = state !== "untranslated" && state !== "other";
     say(again, state === "other" ? "room.translate" : "room.translate.again");
     if (state === "lost") say(note, ...reason("room.lost", lost));
@@ -152,10 +177,19 @@ export class Captions {
   }
 
   add(item, follow = false) {
+    const open = [...this.list.children].find(({ dataset }) => OPEN.includes(dataset.state));
+    this.insert(item, open ?? null, follow);
+  }
+
+  /** Under every caption: what is not one yet. */
+  below(item, follow = false) {
+    this.insert(item, null, follow);
+  }
+
+  insert(item, before, follow) {
     const wasAtEnd = this.isAtEnd();
     this.hint.hidden = true;
-    const sending = [...this.unsent.values()].find((row) => row.item.isConnected && row.item !== item);
-    this.list.insertBefore(item, sending?.item ?? null);
+    this.list.insertBefore(item, before);
     if (wasAtEnd || follow) this.toEnd();
     else this.newer.hidden = false;
   }

@@ -21,8 +21,8 @@ export class Refused extends Error {
 
 export class Membership {
   /**
-   * `place`: { id } or { code } of the room; neither opens a new one. `me`: { name, lang }.
-   * `on`: state(word), joined(message, again), members(message), entry(message, isNew), over(reason, text).
+   * `place`: { id } or { code } of the room; neither opens a new one. `me`: { name, lang, voice, listener }.
+   * `on`: state(word), joined(message, again), members(message), entry(message, isNew), partial(message), over(reason, text).
    */
   constructor(place, me, on, token = null) {
     Object.assign(this, { ...place, me, on, token });
@@ -31,11 +31,14 @@ export class Membership {
     this.cursor = undefined; // the number of the last entry that was received
     this.upTo = this.heardBefore = 0;
     this.inside = this.left = this.isTokenNew = false;
-    this.session = new Session({ token: () => this.token, get src() { return me.lang; }, get tgt() { return me.lang; } }, {
+    const opening = { token: () => this.token, waits: () => !this.inside }; // only a member speaks in the room
+    this.session = new Session({ ...opening, get src() { return me.lang; }, get tgt() { return me.lang; } }, {
       state: (name, detail) => this.connection(name, detail),
       message: (message) => this.receive(message),
-      renewed: () => {},
-      refused: (error) => this.refused(error),
+      refused: (error) => (error.code === "SOUND_LOST" ? this.on.state("refused", error.code) : this.refused(error)),
+      pressed: () => this.on.state("pressed"),
+      // The room says these: caption, caption_lost and caption_partial.
+      ...Object.fromEntries(["renewed", "result", "failed", "ended", "progress", "partial"].map((name) => [name, () => {}])),
     });
   }
 
@@ -48,8 +51,8 @@ export class Membership {
   }
 
   keep() {
-    const { id, resumeToken, lastSeq } = this.session;
-    return { session: { id, resumeToken, lastSeq }, token: this.token, renewAt: this.renewAt };
+    const { id, resumeToken, lastSeq, nextSeq } = this.session;
+    return { session: { id, resumeToken, lastSeq, nextSeq }, token: this.token, renewAt: this.renewAt };
   }
 
   // ---- requests
@@ -69,8 +72,13 @@ export class Membership {
   }
 
   async change(me) {
-    await this.ask({ type: "room_update", display_name: me.name, speaks: me.lang, hears: me.lang });
+    await this.ask({ type: "room_update", display_name: me.name, speaks: me.lang, hears: me.lang, voice: me.voice });
     Object.assign(this.me, me);
+  }
+
+  /** A piece of pcm16; `final` ends the utterance. */
+  speak(pcm, final) {
+    if (!this.left) this.session.say(pcm, final);
   }
 
   leave() {
@@ -89,10 +97,11 @@ export class Membership {
   }
 
   enter() {
-    const { name, lang } = this.me, known = this.id || this.code;
+    const { name, lang, voice, listener } = this.me, known = this.id || this.code;
     this.entering = newId();
     this.session.tell({
       type: known ? "room_join" : "room_create", request_id: this.entering, display_name: name, speaks: lang, hears: lang,
+      ...(voice && { voice }), ...(listener && { listener }),
       ...(this.id ? { room_id: this.id } : this.code ? { room_code: this.code } : { settings: {} }),
       ...(this.epoch && { log_epoch: this.epoch, last_room_seq: this.cursor }),
     });
@@ -103,6 +112,7 @@ export class Membership {
     this.isTokenNew = false;
     this.cursor = Math.max(this.cursor ?? 0, this.upTo);
     for (const { message } of this.asked.values()) this.session.tell(message);
+    this.session.pump();
     this.on.state("inside");
   }
 
@@ -175,6 +185,8 @@ export class Membership {
       case "caption_translation":
       case "caption_lost":
         return this.entry(message);
+      case "caption_partial":
+        return this.on.partial(message);
       case "room_expired":
         return this.end(message.reason ?? "expired", message.message);
     }

@@ -4,19 +4,23 @@
 //   /room?code=<digits>   join the room with this code
 //   /room                 open a new room
 
+import { Gate } from "../page/gate.js";
 import { browser, tab } from "../page/kept.js";
 import { ask as askLanguages, options } from "../page/languages.js";
-import { choose, extend, has, language, nameOf, preferred, say, speak } from "../page/words.js";
+import { choose, extend, has, label, language, nameOf, preferred, say, speak } from "../page/words.js";
 import { Captions } from "./captions.js";
+import { Live } from "./live.js";
 import { Membership, newId } from "./membership.js";
 import { People } from "./people.js";
-import { drawing, squares } from "./qr.js";
+import { Settings } from "./settings.js";
+import { Sharing } from "./sharing.js";
+import { Talk } from "./talk.js";
+import { Voices } from "./voices.js";
 import { ROOM_EN } from "./words_en.js";
 import { ROOM_ZH } from "./words_zh.js";
 
 const NAME = "dragoman.name", SPEAKS = "dragoman.speaks", SESSION = "dragoman.room";
 const BRIEFLY_MS = 4000;
-const FORMATS = ["vtt", "srt", "txt", "json"];
 const TRY_AGAIN = [
   "left", "closed_by_server", "forbidden", "ROOM_FULL", "ROOM_LOCKED", "TOO_MANY_LANGUAGES", "LIMIT_EXCEEDED", "INTERNAL_ERROR",
 ];
@@ -31,6 +35,7 @@ speak(preferred());
 part("language").value = language();
 part("language").addEventListener("change", ({ target }) => choose(target.value));
 
+const settings = new Settings(part, { originals: () => captions.drawAll(), device: (id) => talk.choose(id) });
 const captions = new Captions(
   { list: part("captions"), hint: part("hint"), live: part("live"), newer: part("newer") },
   () => me.lang,
@@ -39,7 +44,24 @@ const captions = new Captions(
       request({ type: "room_translate", caption_id, lang: me.lang }, () => captions.notTranslated(caption_id)),
     again: (id, text) => write(text, id),
   },
+  () => settings.originals,
 );
+const live = new Live(captions);
+const gate = new Gate();
+const voices = new Voices(part("voice"), gate, {
+  chosen: (voice) => room?.change({ voice }).then(() => tell(voice ? "room.voice.on" : "room.voice.off", "good", {}, true), sayWhy),
+  blocked: () => tell("room.voice.blocked", "busy", {}, true),
+  aloud: (id, yes) => captions.aloud(id, yes),
+});
+const talk = new Talk(part("mic"), part("mic-hint"), gate, {
+  begins: () => voices.hush(), // one who speaks does not listen
+  chunk: (bytes, final) => room?.speak(bytes, final),
+  streams: () => Boolean(room?.session.endsUtterances),
+  opened: () => settings.devices(),
+  failed: (word) => tell(word, "bad", {}, true),
+});
+talk.device = settings.device;
+const sharing = new Sharing(part, { token: () => room?.token, refused: (code) => complain(code) });
 const people = new People(part, { ask: (message) => request(message) });
 
 // ---- who one is
@@ -86,7 +108,7 @@ async function change() {
     return complain(code);
   }
   introduce(name, lang);
-  links();
+  sharing.links(room.id, me.lang);
   if (lang !== before.lang) captions.changed();
   tell("room.changed", "good", { language: nameOf(lang) }, true);
 }
@@ -105,6 +127,7 @@ function enter() {
   part("my-lang").value = me.lang;
   const at = place(), before = JSON.parse(tab.take(SESSION) ?? "{}");
   const kept = at.id && before.room === at.id ? before : { unsent: [] };
+  me.voice = voices.isOn;
   room = new Membership(at, me, {
     state,
     joined,
@@ -112,7 +135,8 @@ function enter() {
       people.tell(message, room.you);
       writable();
     },
-    entry: (message, isNew) => captions.entry(message, isNew, message.speaker?.session_id === room.you),
+    entry,
+    partial: (message) => live.partial(message, message.speaker.session_id === room.you),
     over,
   }, tab.take("dragoman.token"));
   room.start(kept.member);
@@ -121,20 +145,24 @@ function enter() {
 
 function joined(message, again) {
   history.replaceState(null, "", `/room/${message.room_id}`);
-  part("code").textContent = message.room_code.replace(/^(\d{3})(\d{3})$/, "$1 $2");
-  part("link").value = location.origin + location.pathname;
-  const rows = squares(part("link").value);
-  part("qr").replaceChildren(...(rows ? [drawing(rows)] : []));
+  sharing.show(message.room_id, message.room_code);
+  sharing.links(message.room_id, me.lang);
   part("hint").hidden = part("captions").children.length > 0;
   if (!again && wide.matches) part("body").focus();
   if (again && !message.complete) captions.note("room.missed");
   if (again && message.complete) tell("state.resumed", "good", {}, true);
   say(part("unserved"), message.unserved ? "room.unserved" : "", { language: nameOf(message.unserved ?? "") });
-  links();
+}
+
+function entry(message, isNew) {
+  captions.entry(message, isNew, message.speaker?.session_id === room.you);
+  if (message.type !== "caption_translation") live.end(message.caption_id);
+  else if (message.tts_audio && message.lang === me.lang) voices.add(message.caption_id, message.tts_audio, message.tts_format);
 }
 
 // A page that is loaded again keeps its membership. A copy of the tab is a member of its own.
 addEventListener("pagehide", () => {
+  talk.off();
   if (!room?.id || room.left) return;
   const unsent = [...captions.unsent].map(([id, row]) => ({ id, text: row.large.textContent }));
   tab.set(SESSION, JSON.stringify({ room: room.id, member: room.keep(), unsent }));
@@ -170,7 +198,8 @@ async function write(text, id = newId()) {
 function writable() {
   const { role, muted } = people.me ?? {}, may = role !== "listener" && !muted;
   part("line").hidden = !may;
-  part("send").disabled = Boolean(people.told?.paused);
+  part("send").disabled = part("mic").disabled = Boolean(people.told?.paused);
+  if (!may || people.told?.paused) talk.off();
 }
 
 async function request(message, refused = () => {}) {
@@ -182,39 +211,6 @@ async function request(message, refused = () => {}) {
   }
 }
 
-// ---- sharing, and taking the transcript along
-
-part("copy").addEventListener("click", async () => {
-  part("link").select();
-  try {
-    await navigator.clipboard.writeText(part("link").value);
-  } catch {
-    document.execCommand("copy"); // pages without https have no other clipboard
-  }
-  say(part("copied"), "room.copied");
-  setTimeout(() => say(part("copied"), ""), BRIEFLY_MS);
-});
-
-function links() {
-  for (const format of FORMATS) {
-    const query = new URLSearchParams({ format, lang: me.lang });
-    part(`transcript-${format}`).href = `/api/v1/rooms/${encodeURIComponent(room.id)}/transcript?${query}`;
-  }
-}
-
-// A link cannot carry a token.
-part("transcripts").addEventListener("click", async (event) => {
-  const link = event.target.closest("a");
-  if (!link || !room?.token) return;
-  event.preventDefault();
-  const answer = await fetch(link.href, { headers: { Authorization: `Bearer ${room.token}` } });
-  if (!answer.ok) return complain("NOT_ALLOWED");
-  const file = Object.assign(document.createElement("a"), { href: URL.createObjectURL(await answer.blob()) });
-  file.download = `room.${new URL(link.href).searchParams.get("format")}`;
-  file.click();
-  setTimeout(() => URL.revokeObjectURL(file.href), BRIEFLY_MS);
-});
-
 // ---- leaving, and the end
 
 part("leave").addEventListener("click", () => room.leave());
@@ -222,12 +218,16 @@ part("retry").addEventListener("click", () => stage("door"));
 
 function over(reason, text) {
   stage("end");
+  talk.off();
+  voices.hush();
   const key = `room.end.${reason}`;
   say(part("end-title"), `${key}.title` in ROOM_EN ? `${key}.title` : "room.end.title");
   if (has(key)) say(part("end-why"), key);
   else if (text) say(part("end-why"), ""), (part("end-why").textContent = text);
   else say(part("end-why"), "room.end.other", { code: reason });
   part("retry").hidden = !TRY_AGAIN.includes(reason);
+  part("login").hidden = reason !== "login";
+  part("new").hidden = reason === "login";
   part("conversation").hidden = captions.captions.size === 0;
   tell("room.ended", "quiet");
   part("end-title").focus();
@@ -240,17 +240,36 @@ function stage(name) {
   part("end").hidden = name !== "end";
   part("conversation").hidden = name === "door";
   if (name === "door") part("name").focus();
+  panels(false);
 }
+
+/** On a phone the panels take the place of the captions. */
+function panels(open) {
+  document.body.toggleAttribute("data-panels", open);
+  part("menu").setAttribute("aria-expanded", open);
+  label(part("menu"), open ? "room.menu.close" : "room.menu");
+}
+
+part("menu").addEventListener("click", () => panels(!document.body.hasAttribute("data-panels")));
+part("invite").addEventListener("click", () => {
+  panels(true);
+  part("share-panel").open = true;
+  part("share-panel").querySelector("summary").focus();
+});
+addEventListener("keydown", ({ key }) => key === "Escape" && panels(false));
 
 // ---- words
 
 function state(name, code) {
   part("status").dataset.connection = name;
   if (name === "refused") return complain(code);
+  if (name === "pressed") return tell("state.pressed", "busy", {}, true);
   if (name === "inside" && part("status").dataset.mood !== "good") return tell("room.inside", "live");
   if (name === "connecting") return tell("state.connecting", "busy");
   if (name === "reconnecting") return tell("state.reconnecting", "bad");
 }
+
+const sayWhy = ({ code }) => complain(code);
 
 function complain(code) {
   const key = `room.error.${code}`;
@@ -269,7 +288,6 @@ function tell(key, mood, values = {}, briefly = false) {
 
 // ---- begin
 
-part("share-panel").open = part("people-panel").open = part("me-panel").open = wide.matches;
 part("name").value = me.name;
 addEventListener("language", () => languages());
 say(part("enter"), place().id || place().code ? "room.join" : "room.open");
