@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.domain.chat.rules import VIOLATIONS
 from dragoman.protocol import chat
-from dragoman.protocol.chat import AckType, Frame, FrameType, Reason, ServerFrame
+from dragoman.protocol.chat import AckType, Frame, FrameType, Reason, ServerFrame, Translation, Untranslated
 
 TS = 1700000000123
 ID = 9007199254740993  # beyond what a JavaScript number can hold
@@ -63,6 +63,21 @@ TO_CLIENTS: list[tuple[bytes, bytes]] = [
         chat.relay_ack(AckType.READ, 43, 42, ID, TS),
         b'{"type":"ACK","ackType":"read","from":"43","to":"42","serverMsgId":"9007199254740993","ts":1700000000123}',
     ),
+    (chat.auth_ok(42, TS, "es"), b'{"type":"AUTH_OK","from":"42","translate":"es","ts":1700000000123}'),
+    (
+        chat.chat(42, 43, "c-1", ID, "TEXT", "hi", TS, 7, "en", Translation("es", "hola")),
+        b'{"type":"SINGLE_CHAT","from":"42","to":"43","clientMsgId":"c-1","serverMsgId":"9007199254740993",'
+        b'"msgSeq":7,"msgType":"TEXT","body":"hi","lang":"en","translation":{"lang":"es","body":"hola"},'
+        b'"ts":1700000000123}',
+    ),
+    (
+        chat.translation(ID, "es", TS, body="hola"),
+        b'{"type":"TRANSLATION","serverMsgId":"9007199254740993","lang":"es","body":"hola","ts":1700000000123}',
+    ),
+    (
+        chat.translation(ID, "es", TS, reason=Untranslated.NO_NODE),
+        b'{"type":"TRANSLATION","serverMsgId":"9007199254740993","lang":"es","reason":"no_node","ts":1700000000123}',
+    ),
     (chat.error(Reason.BAD_JSON, TS), b'{"type":"ERROR","reason":"bad_json","ts":1700000000123}'),
     (
         chat.error(Reason.SERVER_BUSY, TS, "c-1"),
@@ -94,6 +109,12 @@ FROM_CLIENTS: list[tuple[bytes, Frame]] = [
         b'{"type":"ACK","ackType":"delivered","serverMsgId":"9007199254740993","to":"42"}',
         Frame("ACK", ackType="delivered", serverMsgId=ID, to=42),
     ),
+    (b'{"type":"AUTH","token":"a.b.c","translate":"es"}', Frame("AUTH", token="a.b.c", translate="es")),
+    (
+        b'{"type":"TRANSLATE","serverMsgId":"9007199254740993","lang":"pt-BR"}',
+        Frame("TRANSLATE", serverMsgId=ID, lang="pt-BR"),
+    ),
+    (b'{"type":"TRANSLATE","serverMsgId":1,"lang":["es"]}', Frame("TRANSLATE", serverMsgId=1, lang="")),
     (
         b'{"type":"ACK","ackType":"ack_read","serverMsgId":9007199254740993,"to":42}',
         Frame("ACK", ackType="ack_read", serverMsgId=ID, to=42),
@@ -109,6 +130,12 @@ FROM_CLIENTS: list[tuple[bytes, Frame]] = [
 FROM_OUR_CLIENT: list[tuple[bytes, bytes]] = [
     (chat.auth("a.b.c"), b'{"type":"AUTH","token":"a.b.c"}'),
     (chat.reauth("a.b.c"), b'{"type":"REAUTH","token":"a.b.c"}'),
+    (chat.auth("a.b.c", "es"), b'{"type":"AUTH","token":"a.b.c","translate":"es"}'),
+    (chat.translate(ID, "es"), b'{"type":"TRANSLATE","serverMsgId":"9007199254740993","lang":"es"}'),
+    (
+        chat.say("c-1", 43, "hi", lang="en"),
+        b'{"type":"SINGLE_CHAT","clientMsgId":"c-1","to":"43","msgType":"TEXT","body":"hi","lang":"en"}',
+    ),
     (chat.ping(), b'{"type":"PING"}'),
     (chat.pong(), b'{"type":"PONG"}'),
     (chat.say("c-1", 43, "hi"), b'{"type":"SINGLE_CHAT","clientMsgId":"c-1","to":"43","msgType":"TEXT","body":"hi"}'),
@@ -128,7 +155,7 @@ CLOSES_THE_FOURTH_TIME = "bad_json missing_type not_implemented"
 STAYS = (
     "server_busy internal_error save_failed duplicate_msg_id_mismatch missing_msg_id missing_to missing_body "
     "body_too_long cannot_send_to_self missing_ack_type unknown_ack_type missing_server_msg_id message_not_found "
-    "ack_not_allowed quota_exceeded"
+    "ack_not_allowed quota_exceeded missing_lang"
 )
 
 
@@ -146,7 +173,7 @@ def test_frames_of_clients_are_decoded(literal: bytes, frame: Frame) -> None:
 def test_our_client_understands_what_the_server_writes(literal: bytes) -> None:
     frame, told = chat.decode_server_frame(literal), json.loads(literal)
     read = {
-        ("from" if name == "from_" else name): value
+        ("from" if name == "from_" else name): msgspec.to_builtins(value)
         for name, value in msgspec.structs.asdict(frame).items()
         if value is not None
     }

@@ -9,7 +9,7 @@ import json
 import random
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -209,6 +209,9 @@ class ChatScenario:
 
     async def pair(self, at: int = 0, there: int = 0) -> tuple[ChatSpeaker, ChatSpeaker]:
         return await self.user(at), await self.user(there)
+
+    def on_exit(self, close: Callable[[], Awaitable[object]]) -> None:
+        self._stack.push_async_callback(close)
 
     async def login(self, uid: int) -> int:
         """What a login does to the session version."""

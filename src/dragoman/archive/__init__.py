@@ -6,6 +6,7 @@ Redis, sockets or the wire.
 
 from dragoman.archive.archive import Archive, archive_url, open_archive
 from dragoman.archive.types import (
+    ERASED,
     Applied,
     ArchiveAway,
     ArchiveError,
@@ -16,6 +17,7 @@ from dragoman.archive.types import (
     Migration,
     NewMessage,
     Receipt,
+    Removed,
     SaveOutcome,
     SaveVerdict,
     Status,
@@ -25,6 +27,7 @@ from dragoman.archive.types import (
 )
 
 __all__ = [
+    "ERASED",
     "Applied",
     "Archive",
     "ArchiveAway",
@@ -36,6 +39,7 @@ __all__ = [
     "Migration",
     "NewMessage",
     "Receipt",
+    "Removed",
     "SaveOutcome",
     "SaveVerdict",
     "Status",

@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 from dragoman.archive import schema
 from dragoman.archive.rows import COLUMNS, INT64_MAX, check_key, check_text, fits, fitting, qualified, storable, stored
 from dragoman.archive.types import (
+    ERASED,
     MAX_UNREAD,
     Applied,
     ArchiveAway,
@@ -27,7 +28,9 @@ from dragoman.archive.types import (
     Migration,
     NewMessage,
     Receipt,
+    Removed,
     SaveOutcome,
+    Status,
     Stored,
     User,
 )
@@ -64,6 +67,15 @@ _REMOVE_USER = (
 _REMOVED = "\x1fremoved:"  # no name of a login holds a control character
 
 
+_MESSAGE_AND_TRANSLATIONS = ("message WHERE id", "message_translation WHERE message_id")
+# Old messages by id, which has the time in its highest bits.
+_OLD = "SELECT id, status FROM message WHERE id < $1 AND saved_ms < $2 ORDER BY id LIMIT $3"
+_OF_SENDER = f"""
+SELECT id, status, client_msg_id FROM message
+WHERE from_user_id = $1 AND client_msg_id > $2 AND msg_type <> '{ERASED}' ORDER BY client_msg_id LIMIT $3
+"""
+
+
 def conversations_by(join: str) -> str:
     """`join` goes from the member to its conversations, never through all conversations."""
     return f"""
@@ -91,6 +103,8 @@ class Archive(ABC):
     _messages: ClassVar[str]
     _undelivered_users: ClassVar[str]
     _conversations: ClassVar[str]
+    _listed: ClassVar[str]  # the condition that a column is in the list $1
+    _lock_shared: ClassVar[str]  # a clause of SELECT: what was read does not change before the transaction ends
 
     # -- of each database ----------------------------------------------------------------------------
 
@@ -148,6 +162,13 @@ class Archive(ABC):
     async def _change(self, statement: str, *values: Any) -> int:
         """How many rows a statement has changed, committed."""
 
+    @abstractmethod
+    async def _take(
+        self, select: str, values: Sequence[Any], changes: Sequence[str]
+    ) -> tuple[list[Sequence[Any]], list[int]]:
+        """In one transaction: select rows that no other transaction writes, and make changes to the list of their ids.
+        Returns the rows, and how many rows each change has changed."""
+
     # -- messages ------------------------------------------------------------------------------------
 
     async def identity(self) -> str:
@@ -195,6 +216,52 @@ class Archive(ABC):
     async def member_state(self, me: int, peer: int) -> MemberState | None:
         rows = await self._rows(_MEMBER_STATE, me, peer, min(me, peer), max(me, peer))
         return MemberState(*rows[0]) if rows else None
+
+    # -- translations --------------------------------------------------------------------------------
+
+    async def translations(self, ids: Sequence[int], lang: str) -> dict[int, str]:
+        """The stored translations of these messages, by the id of the message."""
+        known = fitting(ids)
+        if not (known and storable(lang)):
+            return {}
+        statement = f"SELECT message_id, body FROM message_translation WHERE message_id {self._listed} AND lang = $2"
+        return {row[0]: row[1] for row in await self._rows(statement, known, lang)}
+
+    async def add_translation(self, id: int, lang: str, body: str, engine: str) -> bool:
+        """False: there is one already, or the message is not there or erased."""
+        check_key(lang, "The language")
+        check_text(body, "The translation")
+        check_key(engine, "The engine")
+        # Locked: an erasure at the same time either is seen here, or deletes this row.
+        statement = f"""
+INSERT INTO message_translation (message_id, lang, body, engine, created_ms)
+SELECT id, CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS TEXT), CAST($5 AS BIGINT) FROM message
+WHERE id = $1 AND msg_type <> '{ERASED}' {self._lock_shared}
+ON CONFLICT DO NOTHING
+"""
+        return fits(id) and await self._change(statement, id, lang, body, engine, now_ms()) == 1
+
+    # -- removal -------------------------------------------------------------------------------------
+    #
+    # In batches, each a transaction of its own: writers wait for one batch at most. A message that another transaction
+    # writes at this moment is left for the next batch.
+
+    async def expire(self, below_id: int, saved_before_ms: int, limit: int) -> Removed:
+        """Delete up to `limit` messages with lower ids that were saved before then, and their translations."""
+        changes = [f"DELETE FROM {table} {self._listed}" for table in _MESSAGE_AND_TRANSLATIONS]
+        rows, (messages, translations) = await self._take(_OLD, (below_id, saved_before_ms, limit), changes)
+        return Removed(messages, translations, sum(row[1] == Status.SAVED for row in rows))
+
+    async def erase(self, sender: int, after: str, limit: int) -> Removed:
+        """Replace up to `limit` messages of this sender by tombstones, in the order of their clientMsgIds, beginning
+        `after` one; their translations are deleted. `keys` has their clientMsgIds in that order."""
+        changes = [
+            f"UPDATE message SET body = '', msg_type = '{ERASED}', lang = '' WHERE id {self._listed}",
+            f"DELETE FROM message_translation WHERE message_id {self._listed}",
+        ]
+        rows, (messages, translations) = await self._take(_OF_SENDER, (sender, after, limit), changes)
+        undelivered = sum(row[1] == Status.SAVED for row in rows)
+        return Removed(messages, translations, undelivered, tuple(row[2] for row in rows))
 
     # -- users ---------------------------------------------------------------------------------------
 

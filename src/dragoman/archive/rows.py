@@ -17,7 +17,7 @@ _KEY_MAX_CHARS = 512
 # In the order of the fields of `Stored`.
 COLUMNS = (
     "id, conversation_id, msg_seq, from_user_id, to_user_id, msg_type, body, client_msg_id, status, "
-    "created_ms, saved_ms"
+    "created_ms, saved_ms, lang"
 )
 
 ClientKey = tuple[int, str]
@@ -37,7 +37,7 @@ def stored(row: Sequence[Any]) -> Stored:
 def saved(row: NewMessage, conversation: int, seq: int, now_ms: int) -> Stored:
     """A message as it is stored when it is saved."""
     about = (row.from_user, row.to_user, row.msg_type, row.body, row.client_msg_id)
-    return Stored(row.id, conversation, seq, *about, Status.SAVED, row.created_ms, now_ms)
+    return Stored(row.id, conversation, seq, *about, Status.SAVED, row.created_ms, now_ms, row.lang)
 
 
 def fits(number: int) -> bool:
@@ -82,6 +82,7 @@ def check(row: NewMessage) -> None:
         raise BadRow(f"Message {row.id} is from {row.from_user} to itself.")
     check_key(row.client_msg_id, "clientMsgId")
     check_key(row.msg_type, "msgType")
+    check_key(row.lang, "lang")
     check_text(row.body, "body")
 
 

@@ -43,6 +43,7 @@ class NewMessage:
     msg_type: str
     body: str
     created_ms: int
+    lang: str = ""  # that its sender named
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Stored:
     status: Status
     created_ms: int
     saved_ms: int
+    lang: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,27 @@ class MemberState:
     conversation: int
     my_read_seq: int
     peer_read_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What one step of a removal changed. `undelivered`: messages among them that their receivers have not got."""
+
+    messages: int = 0
+    translations: int = 0
+    undelivered: int = 0
+    keys: tuple[str, ...] = ()  # clientMsgIds of erased messages
+
+    def __add__(self, other: "Removed") -> "Removed":
+        return Removed(
+            self.messages + other.messages,
+            self.translations + other.translations,
+            self.undelivered + other.undelivered,
+            self.keys + other.keys,
+        )
+
+
+ERASED = "ERASED"  # msg_type of a tombstone: its body is empty, and stays so
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,52 @@ class TwoPhase(Section, frozen=True):
     group: TwoPhaseGroups = TwoPhaseGroups()
 
 
+class ChatTranslate(Section, frozen=True):
+    """Translations of chat messages, on request. Nodes that serve text jobs make them."""
+
+    timeout_ms: Annotated[
+        int,
+        Meta(ge=100, le=600000, description="How long a user waits for a translation, before the reason says why not."),
+    ] = 8000
+    per_minute: Annotated[
+        int,
+        quota(
+            1,
+            1000000,
+            "Translations that one user asks for, in a minute.",
+            per="user and instance",
+            answer="`TRANSLATION` with the reason `busy`",
+            metric='dragoman_chat_translations_total{end="busy"}',
+        ),
+    ] = 120
+    max_waiting: Annotated[
+        int,
+        quota(
+            1,
+            1000000,
+            "Translations that are under way on one instance or wait there.",
+            per="instance",
+            answer="`TRANSLATION` with the reason `busy`",
+            metric='dragoman_chat_translations_total{end="busy"}',
+        ),
+    ] = 1000
+    max_jobs: Annotated[
+        int,
+        Meta(ge=1, le=10000, description="Translations that one instance asks nodes for at the same time."),
+    ] = 32
+    max_units: Annotated[
+        int,
+        quota(
+            1,
+            4096,
+            "Length of a message that is translated, in UTF-16 units.",
+            per="message",
+            answer="`TRANSLATION` with the reason `too_long`",
+            metric='dragoman_chat_translations_total{end="too_long"}',
+        ),
+    ] = 4096
+
+
 class Chat(Section, frozen=True):
     """One-to-one messages on `/ws`."""
 
@@ -159,6 +205,15 @@ class Chat(Section, frozen=True):
             ge=0.1, le=3600.0, description="A message that was not confirmed as delivered for this long is sent again."
         ),
     ] = 10.0
+    retention_days: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=36500.0,
+            description="Messages older than this are deleted, undelivered ones too. 0: they are kept for ever.",
+        ),
+    ] = 0.0
+    translate: ChatTranslate = ChatTranslate()
     two_phase: TwoPhase = TwoPhase()
 
 

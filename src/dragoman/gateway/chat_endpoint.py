@@ -19,6 +19,7 @@ from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.chat.outbound import Outbound
 from dragoman.services.chat.receipts import Receipts
+from dragoman.services.chat.translations import Translations
 from dragoman.services.loops import Tasks
 
 PATH = "/ws"
@@ -62,6 +63,7 @@ class ChatEndpoint:
         self,
         admission: Admission,
         receipts: Receipts,
+        translations: Translations,
         tasks: Tasks,
         pre_session: PreSession,
         frame_limit: ChatFrameLimit,
@@ -71,6 +73,7 @@ class ChatEndpoint:
     ) -> None:
         self._authenticated = authenticated
         self._admission, self._receipts, self._tasks, self._pre_session = admission, receipts, tasks, pre_session
+        self._translations = translations
         self._frame_limit, self._draining, self._starting_over = frame_limit, draining, starting_over
         self._state = State.NEW
         self._user: ChatUser | None = None
@@ -127,15 +130,15 @@ class ChatEndpoint:
 
     # -- authentication --------------------------------------------------------------------------
 
-    def _authenticate(self, conn: Connection, token: str | None) -> None:
+    def _authenticate(self, conn: Connection, token: str | None, translate: str | None = None) -> None:
         if self._starting_over():  # its inbox is taken over: what is sent to a user here would not arrive
             conn.close(Close.LEASE_LOST, "the server starts over; connect again")
             return
         self._state = State.AUTHENTICATING
-        self._tasks.spawn(self._admit(conn, token), "chat-admission")
+        self._tasks.spawn(self._admit(conn, token, translate), "chat-admission")
 
-    async def _admit(self, conn: Connection, token: str | None) -> None:
-        found = await self._admission.admit(conn, token)
+    async def _admit(self, conn: Connection, token: str | None, translate: str | None) -> None:
+        found = await self._admission.admit(conn, token, translate)
         self._pre_session.remove(conn)
         if isinstance(found, Reason):
             self._state = State.CLOSED
@@ -175,7 +178,7 @@ class ChatEndpoint:
     def _handle_unauthenticated(self, conn: Connection, frame: Frame) -> None:
         match frame.type:
             case FrameType.AUTH:
-                self._authenticate(conn, frame.token)
+                self._authenticate(conn, frame.token, frame.translate)
             case FrameType.PING:
                 conn.send(wire.pong(now_ms()))
             case FrameType.PONG:
@@ -197,6 +200,8 @@ class ChatEndpoint:
                 self._outbound.take(frame)
             case FrameType.ACK:
                 self._receipts.receive(user, frame)
+            case FrameType.TRANSLATE:
+                self._translations.receive(user, frame)
             case FrameType.PING:
                 user.send(wire.pong(now_ms()))
             case FrameType.PONG:
@@ -217,7 +222,7 @@ class ChatEndpoint:
             self._close(conn, Close.UNAUTHORIZED, reason)
         else:
             self._close_when_revoked(conn, user)
-            user.send(wire.auth_ok(user.id, now_ms()))
+            self._admission.welcome(user, frame.translate)
 
     # -- errors ----------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from dragoman.archive import Archive, ArchiveAway, Conversation, Stored
 from dragoman.domain.limits.rates import RatePerKey
 from dragoman.gateway.authentication import chat_token_of
 from dragoman.gateway.http_requests import BadBody, peer_of, read_body
-from dragoman.protocol.chat import MAX_ID, Reason
+from dragoman.protocol.chat import MAX_ID, Reason, Translation, is_lang
 from dragoman.protocol.chat_http import (
     Code,
     ConversationData,
@@ -143,7 +143,9 @@ class _Api:
         if below_seq is not None:
             below_id = None
         found = await self._archive.history(me, peer, limit=limit, below_seq=below_seq, below_id=below_id)
-        return [_message(stored) for stored in found]
+        lang = _lang(request)
+        translations = await self._archive.translations([stored.id for stored in found], lang) if lang else {}
+        return [_message(stored, lang, translations.get(stored.id)) for stored in found]
 
     async def conversations(self, request: web.Request) -> Answer:
         me = await self._me(request)
@@ -223,10 +225,17 @@ def _number(request: web.Request, name: str, least: int, most: int = MAX_ID) -> 
     return int(text)
 
 
+def _lang(request: web.Request) -> str:
+    lang = request.query.get("lang", "")
+    if lang and not is_lang(lang):
+        raise Denied(Code.BAD_REQUEST, "lang is not a language tag")
+    return lang
+
+
 # ---------------------------------------------------------------- what is answered
 
 
-def _message(stored: Stored) -> MessageData:
+def _message(stored: Stored, lang: str = "", translation: str | None = None) -> MessageData:
     return MessageData(
         id=str(stored.id),
         chat_type="SINGLE",
@@ -241,6 +250,8 @@ def _message(stored: Stored) -> MessageData:
         created_at=stored.created_ms,
         updated_at=stored.saved_ms,
         content=stored.body,
+        lang=stored.lang or None,
+        translation=None if translation is None else Translation(lang, translation),
     )
 
 

@@ -15,7 +15,7 @@ from dragoman.archive import Archive, ArchiveAway, ArchiveError, archive_url, op
 from dragoman.config import Config
 from dragoman.config.secrets import is_private, registration_of
 from dragoman.domain.chat.message_ids import IdMaker
-from dragoman.domain.chat.rules import Registration
+from dragoman.domain.chat.rules import Registration, WordFilter
 from dragoman.domain.chat.switches import Gate, Switches
 from dragoman.domain.revocation import RevocationList
 from dragoman.instance.chat_settings import chat_tokens, stream_names, word_filter
@@ -36,14 +36,17 @@ from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.report import ChatReport, Perf
 from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_assigner import ShardAssigner
+from dragoman.services.chat.translations import Translations, TranslationSettings
 from dragoman.services.chat.undelivered import Resender, UndeliveredLookup
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Announcer
+from dragoman.services.speech.text_jobs import TextJobs
 from dragoman.store.chat.cluster import ChatCluster, Layout, Replicas
 from dragoman.store.chat.dead_letters import ChatDeadLetters
 from dragoman.store.chat.logins import Invites, Logins
 from dragoman.store.chat.shards import DAY_MS, DeadLetterLimits, Shards
+from dragoman.store.chat.translating import Translating
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
@@ -73,7 +76,9 @@ class Chat:
         metrics: Metrics,
         tasks: Tasks,
         revoked: RevocationList,
+        text_jobs: TextJobs,
         *,
+        serves_text: Callable[[str, str], bool],
         owner_ttl_ms: int,
         connect: Callable[[], Awaitable[Redis]],
         on_switches_changed: Callable[[], None],
@@ -103,9 +108,15 @@ class Chat:
         refusals = Refusals(metrics)
         self.tokens = chat_tokens(config, revoked)
         timeout_s = chat.accept_timeout_ms / 1000
+        words = word_filter(config)
+        self.translations = Translations(
+            self.archive, Translating(redis, keys, instance, 2 * chat.translate.timeout_ms), text_jobs, serves_text,
+            words, metrics, tasks, _translation_settings(config),
+        )  # fmt: skip
         self.admission = Admission(
             instance, self.tokens, self.users, self.local, self.shards, UndeliveredLookup(self.archive, tasks),
-            self.delivery, self.receipts, self._ids, tasks, self._outbounds(refusals, timeout_s), timeout_s=timeout_s,
+            self.delivery, self.receipts, self._ids, tasks, self._outbounds(refusals, timeout_s, words),
+            timeout_s=timeout_s, automatic=self.translations.automatic,
         )  # fmt: skip
         self.registration = Registration(registration_of(config), is_private(config), chat.min_password_length)
         self.accounts = self._accounts(keys)
@@ -124,10 +135,12 @@ class Chat:
             ttl_s=config.scheduler.phase2.instance_presence_ttl_seconds,
         )  # fmt: skip
 
-    def _outbounds(self, refusals: Refusals, timeout_s: float) -> Callable[[ChatUser, Verify], Outbound]:
+    def _outbounds(
+        self, refusals: Refusals, timeout_s: float, words: WordFilter
+    ) -> Callable[[ChatUser, Verify], Outbound]:
         """Makes the part of a connection that sends."""
         gate, perf = Gate(), Perf(self.metrics, self.shards, self.tasks)
-        messages = MessageMaker(self._ids, word_filter(self.config))
+        messages = MessageMaker(self._ids, words)
         paths = PathChooser(self.switches, self.shards, gate, timeout_s)
         one_phase = OnePhase(
             self.archive, self.shards, self.delivery, self.switches, gate, self._ids, refusals, perf, self.metrics,
@@ -285,6 +298,13 @@ class Chat:
             living = {name for name in instances if await self._instances.is_present(name)}
             connected = {user: owner for user, owner in owners.items() if owner.partition("|")[0] in living}
             await self.delivery.notify([_notice(one) for one in message.notices], connected)
+
+
+def _translation_settings(config: Config) -> TranslationSettings:
+    asked = config.chat.translate
+    return TranslationSettings(
+        asked.timeout_ms, asked.per_minute, asked.max_waiting, asked.max_jobs, asked.max_units
+    )  # fmt: skip
 
 
 def _notice(one: UserNotice) -> SenderNotice:

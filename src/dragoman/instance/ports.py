@@ -195,7 +195,7 @@ class Ports:
         def endpoint() -> ChatEndpoint:
             frame_limit = ChatFrameLimit(per_s, 2 * per_s)
             return ChatEndpoint(
-                chat.admission, chat.receipts, tasks, pre_session, frame_limit, self._draining,
+                chat.admission, chat.receipts, chat.translations, tasks, pre_session, frame_limit, self._draining,
                 lambda: self._services.presence.starting_over, self._authenticated,
             )  # fmt: skip
 

@@ -178,7 +178,8 @@ class Services:
         self._build_sessions(config)
         self.chat = Chat(
             config, name, stores.redis, stores.keys, stores.instances, stores.inboxes, self.announcer, metrics, tasks,
-            self.revocations.copy, owner_ttl_ms=stores.owners.ttl_ms, connect=connect,
+            self.revocations.copy, self.text_jobs, serves_text=self.view.serves_text,
+            owner_ttl_ms=stores.owners.ttl_ms, connect=connect,
             on_switches_changed=on_switches_changed, on_wrong_archive=on_wrong_archive,
         )  # fmt: skip
         self.letters = AllDeadLetters(stores.letters, self.chat.dead_letters)

@@ -13,6 +13,7 @@ the same as nothing, ids come as strings or as numbers.
 What a frame must hold to be served is decided elsewhere (domain/chat/rules.py).
 """
 
+import re
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -22,6 +23,7 @@ MAX_ID: Final = 2**63 - 1
 MAX_BODY_UNITS: Final = 4096  # of UTF-16, as browsers and JVMs count
 MAX_CLIENT_MSG_ID: Final = 64
 MAX_MSG_TYPE: Final = 32
+_LANG: Final = re.compile(r"[A-Za-z0-9_-]{1,35}")
 TEXT: Final = "TEXT"
 
 
@@ -35,6 +37,8 @@ class FrameType(StrEnum):
     SINGLE_CHAT = "SINGLE_CHAT"
     ACK = "ACK"
     ERROR = "ERROR"
+    TRANSLATE = "TRANSLATE"
+    TRANSLATION = "TRANSLATION"
 
 
 class AckType(StrEnum):
@@ -77,6 +81,16 @@ class Reason(StrEnum):
     MISSING_SERVER_MSG_ID = "missing_server_msg_id"
     MESSAGE_NOT_FOUND = "message_not_found"
     ACK_NOT_ALLOWED = "ack_not_allowed"
+    MISSING_LANG = "missing_lang"
+
+
+class Untranslated(StrEnum):
+    """Words of `reason` in TRANSLATION: why there is none."""
+
+    BUSY = "busy"
+    NO_NODE = "no_node"
+    FAILED = "failed"
+    TOO_LONG = "too_long"
 
 
 # After an ERROR of these the connection is over; every reason of AUTH_FAIL ends it as well.
@@ -146,10 +160,19 @@ class Frame(msgspec.Struct, gc=False):
     msgType: str | None = None
     body: str | None = None
     ts: int | None = None
+    lang: str | None = None  # '' for what is no language
+    translate: str | None = None
+
+
+class Translation(msgspec.Struct, frozen=True, gc=False):
+    lang: str
+    body: str
 
 
 class ServerFrame(Frame, gc=False):
     """A frame of the server."""
+
+    translation: Translation | None = None
 
     msgSeq: int | None = None
     reason: str | None = None
@@ -172,9 +195,12 @@ class _Sent(msgspec.Struct, gc=False, rename={"from_": "from"}):
     msgType: str | None = None
     body: str | None = None
     ts: object = None  # a client may write anything here: what is no number reads as none
+    lang: object = None
+    translate: object = None
 
 
 class _SentByServer(_Sent, gc=False):
+    translation: Translation | None = None
     msgSeq: _Id = None
     reason: str | None = None
     duplicate: bool | None = None
@@ -202,6 +228,8 @@ def decode_frame(data: bytes) -> Frame:
         sent.msgType,
         sent.body,
         _id(sent.ts),
+        _lang(sent.lang),
+        _lang(sent.translate),
     )
 
 
@@ -219,6 +247,9 @@ def decode_server_frame(data: bytes) -> ServerFrame:
         sent.msgType,
         sent.body,
         _id(sent.ts),
+        _lang(sent.lang),
+        _lang(sent.translate),
+        sent.translation,
         _id(sent.msgSeq),
         sent.reason,
         sent.duplicate,
@@ -257,6 +288,16 @@ def _with_nul(sent: _Sent) -> str | None:
     return next((n.rstrip("_") for n, value in values.items() if type(value) is str and "\0" in value), None)
 
 
+def _lang(value: object) -> str | None:
+    if value is None:
+        return None
+    return value if type(value) is str and is_lang(value) else ""
+
+
+def is_lang(text: str) -> bool:
+    return _LANG.fullmatch(text) is not None
+
+
 def _id(value: object) -> int | None:
     if value is None:
         return None
@@ -277,8 +318,10 @@ _json = msgspec.json.Encoder().encode
 _DUPLICATE: Final = b',"duplicate":true'
 
 
-def auth_ok(uid: int, ts: int) -> bytes:
-    return b'{"type":"AUTH_OK","from":"%d","ts":%d}' % (uid, ts)
+def auth_ok(uid: int, ts: int, translate: str | None = None) -> bytes:
+    """`translate`: the language into which messages to this connection are translated."""
+    into = b',"translate":%b' % _json(translate) if translate else b""
+    return b'{"type":"AUTH_OK","from":"%d"%b,"ts":%d}' % (uid, into, ts)
 
 
 def auth_fail(reason: Reason, ts: int) -> bytes:
@@ -348,10 +391,15 @@ def chat(
     body: str,
     ts: int,
     msg_seq: int | None = None,
+    lang: str = "",
+    translation: Translation | None = None,
 ) -> bytes:
-    """To the receiver: a message."""
+    """To the receiver: a message. `lang`: its language, if its sender named it."""
+    more = b',"lang":%b' % _json(lang) if lang else b""
+    if translation is not None:
+        more += b',"translation":%b' % _json(translation)
     return (
-        b'{"type":"SINGLE_CHAT","from":"%d","to":"%d","clientMsgId":%b,"serverMsgId":"%d"%b,"msgType":%b,"body":%b,'
+        b'{"type":"SINGLE_CHAT","from":"%d","to":"%d","clientMsgId":%b,"serverMsgId":"%d"%b,"msgType":%b,"body":%b%b,'
         b'"ts":%d}'
         % (
             from_,
@@ -361,8 +409,23 @@ def chat(
             b"" if msg_seq is None else b',"msgSeq":%d' % msg_seq,
             b'"TEXT"' if msg_type == TEXT else _json(msg_type),
             _json(body),
+            more,
             ts,
         )
+    )
+
+
+def translation(
+    server_msg_id: int, lang: str, ts: int, *, body: str | None = None, reason: Untranslated | None = None
+) -> bytes:
+    """To a user that asked for it: the translation of a message, or why there is none."""
+    what, text = (b"body", body) if reason is None else (b"reason", reason)
+    return b'{"type":"TRANSLATION","serverMsgId":"%d","lang":%b,"%b":%b,"ts":%d}' % (
+        server_msg_id,
+        _json(lang),
+        what,
+        _json(text),
+        ts,
     )
 
 
@@ -377,21 +440,27 @@ def pong(ts: int | None = None) -> bytes:
 # ---------------------------------------------------------------- writing, as a client (and ping, pong)
 
 
-def auth(token: str) -> bytes:
-    return b'{"type":"AUTH","token":%b}' % _json(token)
+def auth(token: str, translate: str | None = None) -> bytes:
+    into = b',"translate":%b' % _json(translate) if translate else b""
+    return b'{"type":"AUTH","token":%b%b}' % (_json(token), into)
 
 
 def reauth(token: str) -> bytes:
     return b'{"type":"REAUTH","token":%b}' % _json(token)
 
 
-def say(client_msg_id: str, to: int, body: str, msg_type: str = TEXT) -> bytes:
+def translate(server_msg_id: int, lang: str) -> bytes:
+    return b'{"type":"TRANSLATE","serverMsgId":"%d","lang":%b}' % (server_msg_id, _json(lang))
+
+
+def say(client_msg_id: str, to: int, body: str, msg_type: str = TEXT, lang: str = "") -> bytes:
     """A message, to be sent again unchanged until it is acknowledged."""
-    return b'{"type":"SINGLE_CHAT","clientMsgId":%b,"to":"%d","msgType":%b,"body":%b}' % (
+    return b'{"type":"SINGLE_CHAT","clientMsgId":%b,"to":"%d","msgType":%b,"body":%b%b}' % (
         _json(client_msg_id),
         to,
         _json(msg_type),
         _json(body),
+        b',"lang":%b' % _json(lang) if lang else b"",
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from dragoman.protocol.chat import Translation
+
 
 class Code(IntEnum):
     OK = 0
@@ -90,6 +92,8 @@ class MessageData(Data):
     created_at: int
     updated_at: int
     content: str
+    lang: str | None = None  # that its sender named
+    translation: Translation | None = None
 
 
 class ConversationData(Data):

@@ -144,6 +144,15 @@ class Metrics:
         self.chat_history_refused = make.counter(
             "dragoman_chat_history_refused_total", "History requests beyond limits.chat_history_per_minute"
         )
+        self.chat_translations = make.counters(
+            "dragoman_chat_translations_total",
+            "Requests for translations of chat messages, by their end (translated, stored, same_language, "
+            "message_not_found, gone, or the reason)",
+            ["end"],
+        )
+        self.chat_translations_waiting = make.gauge(
+            "dragoman_chat_translations_waiting", "Requests for translations of chat messages that have no answer yet"
+        )
         self.chat_deliver_fail = make.counter(
             "dragoman_chat_deliver_fail_total", "Messages and notices to users that could not be delivered"
         )

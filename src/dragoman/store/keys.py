@@ -419,6 +419,14 @@ class Keys:
         "chat/shards",
         "id, to, digest of the body, saved, repeats",
     )
+    translating = KeyOfSeveral(
+        "IM:translating:<message>:<lang>",
+        "string",
+        "TTL translation",
+        "chat/translating",
+        "chat/translating",
+        "instance that translates the message",
+    )
     spent = KeyOfSeveral(
         "IM:spent:{<tag>}:<user>",
         "string",
@@ -597,6 +605,7 @@ LIVES = {
     "TTL reservation": "`speech.reservation_ttl_ms`, renewed every third of it while the job is unfinished",
     "TTL storm": "`speech.unavailable_ttl_s` after the last report or the end of a pause",
     "TTL job": "one hour after the last change",
+    "TTL translation": "twice `chat.translate.timeout_ms`",
     "TTL idempotency": "`chat.idempotency_ttl_s`",
     "TTL worker": "one hour, renewed with the presence of its instance",
     "TTL 10 min": "ten minutes after the last instance ended",

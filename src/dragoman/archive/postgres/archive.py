@@ -6,7 +6,7 @@ from typing import Any
 from dragoman.archive.archive import Archive, conversations_by, now_ms
 from dragoman.archive.postgres import writes
 from dragoman.archive.postgres.group_commit import GroupCommit, Left
-from dragoman.archive.postgres.server import LOCK_TIMEOUT_S, OnBegin, PostgresServer
+from dragoman.archive.postgres.server import LOCK_TIMEOUT_S, Connection, OnBegin, PostgresServer
 from dragoman.archive.rows import Batch
 from dragoman.archive.types import Applied, Migration, NewMessage, Receipt, SaveOutcome
 
@@ -20,6 +20,7 @@ _CONVERSATIONS = conversations_by("JOIN")
 
 class PostgresArchive(Archive):
     _messages, _undelivered_users, _conversations = writes.MESSAGES, _UNDELIVERED_USERS, _CONVERSATIONS
+    _listed, _lock_shared = "= ANY($1::bigint[])", "FOR SHARE"
 
     def __init__(self, url: str, *, pool: int = 8, timeout_s: float = 10.0) -> None:
         self._server = PostgresServer(url, pool=pool, timeout_s=timeout_s)
@@ -81,5 +82,19 @@ class PostgresArchive(Archive):
         return await self._server.read(lambda db: db.fetch(statement, *values))
 
     async def _change(self, statement: str, *values: Any) -> int:
-        done = await self._server.write(lambda db: db.execute(statement, *values))
-        return int(done.rpartition(" ")[2])
+        return _count(await self._server.write(lambda db: db.execute(statement, *values)))
+
+    async def _take(
+        self, select: str, values: Sequence[Any], changes: Sequence[str]
+    ) -> tuple[list[Sequence[Any]], list[int]]:
+        async def work(db: Connection) -> tuple[list[Sequence[Any]], list[int]]:
+            rows = await db.fetch(f"{select} FOR UPDATE SKIP LOCKED", *values)
+            ids = [row[0] for row in rows]
+            return rows, [_count(await db.execute(change, ids)) for change in changes]
+
+        return await self._server.write(work)
+
+
+def _count(done: str) -> int:
+    """How many rows a command has changed, as its answer says."""
+    return int(done.rpartition(" ")[2])

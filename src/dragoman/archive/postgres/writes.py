@@ -52,18 +52,18 @@ _SAVE = f"""
 WITH fresh AS (
     SELECT said.*, c.next_msg_seq - 1 + row_number() OVER (PARTITION BY said.conversation ORDER BY said.place) AS seq
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[],
-                $8::bigint[])
-        WITH ORDINALITY AS said(id, conversation, sender, receiver, kind, body, client, created, place)
+                $8::bigint[], $9::text[])
+        WITH ORDINALITY AS said(id, conversation, sender, receiver, kind, body, client, created, lang, place)
     JOIN conversation AS c ON c.id = said.conversation
     WHERE NOT EXISTS (SELECT FROM message AS m WHERE m.id = said.id)
       AND NOT EXISTS (SELECT FROM message AS m WHERE m.from_user_id = said.sender AND m.client_msg_id = said.client)
 ), written AS (
     INSERT INTO message ({COLUMNS})
-    SELECT id, conversation, seq, sender, receiver, kind, body, client, 0, created, $9 FROM fresh ORDER BY place
+    SELECT id, conversation, seq, sender, receiver, kind, body, client, 0, created, $10, lang FROM fresh ORDER BY place
     RETURNING id, conversation_id, msg_seq
 ), advanced AS (
     UPDATE conversation AS c
-    SET next_msg_seq = ahead.last + 1, updated_ms = greatest(c.updated_ms, $9)
+    SET next_msg_seq = ahead.last + 1, updated_ms = greatest(c.updated_ms, $10)
     FROM (SELECT conversation_id, max(msg_seq) AS last FROM written GROUP BY conversation_id) AS ahead
     WHERE c.id = ahead.conversation_id
 )
@@ -210,6 +210,7 @@ async def _insert(
         [row.body for row in rows],
         [row.client_msg_id for row in rows],
         [row.created_ms for row in rows],
+        [row.lang for row in rows],
         now_ms,
     )
     seqs: dict[int, int] = dict(said)

@@ -25,6 +25,7 @@ _CONVERSATIONS = conversations_by("CROSS JOIN")
 
 class SqliteArchive(Archive):
     _messages, _undelivered_users, _conversations = writes.MESSAGES, _UNDELIVERED_USERS, _CONVERSATIONS
+    _listed, _lock_shared = "IN (SELECT value FROM json_each($1))", ""
 
     def __init__(self, path: Path, *, busy_ms: int = 5000) -> None:
         self._file = SqliteFile(path, busy_ms=busy_ms)
@@ -73,6 +74,16 @@ class SqliteArchive(Archive):
 
     async def _change(self, statement: str, *values: Any) -> int:
         return await self._writer.do(lambda db: _execute(db, statement, values).rowcount)
+
+    async def _take(
+        self, select: str, values: Sequence[Any], changes: Sequence[str]
+    ) -> tuple[list[Sequence[Any]], list[int]]:
+        def work(db: sqlite3.Connection) -> tuple[list[Sequence[Any]], list[int]]:
+            rows = _execute(db, select, values).fetchall()
+            ids = [row[0] for row in rows]
+            return rows, [_execute(db, change, [ids]).rowcount for change in changes]
+
+        return await self._writer.do(work)
 
 
 def _execute(db: sqlite3.Connection, statement: str, values: Sequence[Any]) -> sqlite3.Cursor:

@@ -31,7 +31,7 @@ FROM json_each(?) AS said CROSS JOIN conversation AS c
 """
 _NEW_CONVERSATION = "INSERT INTO conversation (low_user_id, high_user_id, updated_ms) VALUES (?, ?, ?) RETURNING id"
 _NEW_MEMBER = "INSERT INTO member (user_id, conversation_id) VALUES (?, ?)"
-_INSERT = f"INSERT INTO message ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = f"INSERT INTO message ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADVANCE = "UPDATE conversation SET next_msg_seq = ?, updated_ms = max(updated_ms, ?) WHERE id = ?"
 
 _UNREAD = f"""

@@ -158,7 +158,7 @@ class Acceptance:
         shards, replicas = self._shards, self._switches.current.wait_replicas
         entry = ChatEntry(
             "", row.id, row.client_msg_id, row.from_user, row.to_user, row.msg_type, row.body, sent_ms,
-            row.created_ms, self._instance, path,
+            row.created_ms, self._instance, path, lang=row.lang,
         )  # fmt: skip
         if not replicas:
             return await shards.accept(entry, digest, share)

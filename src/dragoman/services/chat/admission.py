@@ -21,7 +21,7 @@ from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import ChatKick, ChatOwnerCheck
 from dragoman.services.chat.credentials import BadToken, Tokens
 from dragoman.services.chat.delivery import Delivery
-from dragoman.services.chat.inbound import ChatSocket, Undelivered, now_ms
+from dragoman.services.chat.inbound import AutomaticTranslation, ChatSocket, Undelivered, now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
 from dragoman.services.chat.outbound import Outbound, Verify
 from dragoman.services.chat.receipts import Receipts
@@ -55,13 +55,17 @@ class Admission:
         make_outbound: Callable[[ChatUser, Verify], Outbound],
         *,
         timeout_s: float,
+        automatic: Callable[[str], AutomaticTranslation] | None = None,
     ) -> None:
+        """`automatic`: what translates messages into a language, for a connection that wants it."""
         self.instance, self.tokens, self._users, self._local, self._shards = instance, tokens, users, local, shards
         self._undelivered, self._delivery, self._ids, self._tasks = undelivered, delivery, ids, tasks
         self._receipts, self._make_outbound, self._timeout_s = receipts, make_outbound, timeout_s
+        self._automatic = automatic
 
-    async def admit(self, socket: ChatSocket, token: str | None) -> ChatUser | Reason:
-        """The user at this socket, after AUTH_OK; or the reason of the refusal."""
+    async def admit(self, socket: ChatSocket, token: str | None, translate: str | None = None) -> ChatUser | Reason:
+        """The user at this socket, after AUTH_OK; or the reason of the refusal. `translate`: the language in which it
+        wants messages."""
         if not token:
             return Reason.MISSING_TOKEN
         try:
@@ -88,11 +92,19 @@ class Admission:
             return Reason.AUTH_TIMEOUT
         # Nothing is awaited since it owns the user: of two connections at once, the later owner is added later.
         self._local.add(user)
-        user.send(wire.auth_ok(user.id, now_ms()))
+        self.welcome(user, translate)
         if user.verified:
             self._tasks.spawn(self._arrived(user, before), "chat-arrival")
         self._tasks.spawn(user.inbound.resume(), "chat-resend")
         return user
+
+    def welcome(self, user: ChatUser, translate: str | None) -> None:
+        """AUTH_OK. '' for what is no language: the connection is open, and the language as it was."""
+        user.send(wire.auth_ok(user.id, now_ms(), translate))
+        if translate and self._automatic is not None:
+            user.inbound.translate_by(self._automatic(translate))
+        elif translate == "":
+            user.error(Reason.MISSING_LANG)
 
     async def _valid(self, user: ChatUser) -> bool:
         newest = user.unsaved.newest

@@ -104,6 +104,7 @@ async def _close_when_stopped(reader: Dedicated, lease: ShardLease) -> None:
 
 def _message_push(entry: ChatEntry) -> MessagePush:
     frame = wire.chat(
-        entry.sender, entry.to, entry.client_msg_id, entry.id, entry.msg_type, entry.body, entry.created_ms
-    )
+        entry.sender, entry.to, entry.client_msg_id, entry.id, entry.msg_type, entry.body, entry.created_ms,
+        lang=entry.lang,
+    )  # fmt: skip
     return MessagePush(entry.to, entry.id, entry.sender, frame)

@@ -48,6 +48,16 @@ class Undelivered(Protocol):
         """Rows for this user that it has not acknowledged, lowest id first. Raises ArchiveError."""
 
 
+class AutomaticTranslation(Protocol):
+    """Translates what a connection is sent."""
+
+    def sent(self, receiver: "Inbound", frame: bytes) -> None:
+        """A message was sent to this receiver."""
+
+    async def stored(self, ids: list[int]) -> dict[int, wire.Translation]:
+        """The translations that these messages have already."""
+
+
 class Inbound:
     def __init__(self, user: int, socket: ChatSocket, archive: Undelivered) -> None:
         self.user, self.socket = user, socket
@@ -55,6 +65,7 @@ class Inbound:
         self.ack_credit = AckCredit()
         self._archive = archive
         self._state = ConnectionState()
+        self._translation: AutomaticTranslation | None = None
         self._resent_at = self._acknowledged_at = self._resend_pause_s = 0.0
 
     def send(self, frame: bytes) -> None:
@@ -65,6 +76,16 @@ class Inbound:
     def _send_message(self, frame: bytes) -> None:
         self.ack_credit.pushed()
         self.send(frame)
+        if self._translation is not None:
+            self._translation.sent(self, frame)
+
+    @property
+    def closed(self) -> bool:
+        return self.socket.closed
+
+    def translate_by(self, translation: AutomaticTranslation) -> None:
+        """Messages are translated from now on."""
+        self._translation = translation
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -103,9 +124,10 @@ class Inbound:
         after, fetched = 0, 0
         while not self.socket.closed:
             page = await self._page(after)
+            found = await self._translation.stored([row.id for row in page]) if self._translation and page else {}
             for row in page:
                 if self._state.deliver(row.id, row.from_user, again=again):
-                    self._send_message(frame_of(row))
+                    self._send_message(frame_of(row, found.get(row.id)))
             fetched += 1
             if len(page) < PAGE or fetched == pages:
                 return
@@ -160,7 +182,8 @@ def now_ms() -> int:
     return int(time() * 1000)
 
 
-def frame_of(row: Stored) -> bytes:
+def frame_of(row: Stored, translation: wire.Translation | None = None) -> bytes:
     return wire.chat(
-        row.from_user, row.to_user, row.client_msg_id, row.id, row.msg_type, row.body, row.created_ms, row.seq
-    )
+        row.from_user, row.to_user, row.client_msg_id, row.id, row.msg_type, row.body, row.created_ms, row.seq,
+        row.lang, translation,
+    )  # fmt: skip

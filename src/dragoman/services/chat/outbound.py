@@ -49,7 +49,7 @@ class MessageMaker:
         assert frame.body is not None
         return NewMessage(
             self._ids.draw(), frame.clientMsgId, sender, frame.to, frame.msgType or wire.TEXT,
-            self._words.clean(frame.body), now_ms(),
+            self._words.clean(frame.body), now_ms(), frame.lang or "",
         )  # fmt: skip
 
 

@@ -243,8 +243,9 @@ async def _more_to_save(lease: ShardLease) -> None:
 
 def _row(entry: ChatEntry) -> NewMessage:
     return NewMessage(
-        entry.id, entry.client_msg_id, entry.sender, entry.to, entry.msg_type, entry.body, entry.created_ms
-    )
+        entry.id, entry.client_msg_id, entry.sender, entry.to, entry.msg_type, entry.body, entry.created_ms,
+        entry.lang,
+    )  # fmt: skip
 
 
 def _saved_notice(saved: SavedEntry, ts: int) -> SenderNotice:

@@ -39,6 +39,7 @@ class ChatEntry(msgspec.Struct, frozen=True):
     producer: str
     mode: str
     pushed_to: str = ""
+    lang: str = ""
 
     @classmethod
     def parse(cls, entry: bytes, fields: Sequence[bytes] | None) -> "ChatEntry | Unreadable":
@@ -53,15 +54,17 @@ class ChatEntry(msgspec.Struct, frozen=True):
                 entry.decode(), int(texts["serverMsgId"]), texts["clientMsgId"], int(texts["fromUserId"]),
                 int(texts["toUserId"]), texts["msgType"], texts["body"], int(texts["sendTs"]),
                 int(texts["createdAtMs"]), texts["producerServerId"], texts["mode"], texts.get("pushedTo", ""),
+                texts.get("lang", ""),
             )  # fmt: skip
         except (KeyError, ValueError) as error:
             return Unreadable(entry.decode(), f"it cannot be read: {error!r}", texts)
 
     def fields(self) -> list[str | int]:
+        lang = ["lang", self.lang] if self.lang else []
         return [
             "serverMsgId", self.id, "clientMsgId", self.client_msg_id, "fromUserId", self.sender, "toUserId", self.to,
             "msgType", self.msg_type, "body", self.body, "sendTs", self.sent_ms, "createdAtMs", self.created_ms,
-            "producerServerId", self.producer, "mode", self.mode, "v", VERSION,
+            "producerServerId", self.producer, "mode", self.mode, *lang, "v", VERSION,
         ]  # fmt: skip
 
 
