@@ -255,3 +255,25 @@ async def test_page_reconnects_when_the_server_does_not_answer_a_ping(
     await page.clock.fast_forward(60_000)
     await wait_until(lambda: way.connections == 2)
     await page.wait_for_selector('.pane[data-state="online"]')
+
+
+async def test_message_is_shown_in_the_language_of_the_reader(harness: BrowserHarness, windows: Windows) -> None:
+    ann, ben = await two(harness.first)
+    alice = await window(windows, harness.first, ann, ben)
+    bob = await window(windows, harness.second, ben, ann)
+    await alice.wait_for_selector('[data-part="lang"] option[value="en"]', state="attached")
+    await alice.select_option('[data-part="lang"]', "en")
+    await write(alice, "good morning")
+    await bob.wait_for_selector(f"{THEIRS} >> text=good morning")
+    assert await bob.locator(".translation").count() == 0
+    await bob.wait_for_selector('[data-part="lang"] option[value="es"]', state="attached")
+    await bob.select_option('[data-part="lang"]', "es")
+    await bob.wait_for_selector(f'{THEIRS} .translation[lang="es"]:not([data-reason])')
+    await write(alice, "good night")
+    await bob.wait_for_selector(f'{THEIRS}:last-child .translation[lang="es"]:not([data-reason])')
+    await bob.select_option('[data-part="lang"]', "")
+    await bob.wait_for_selector('.pane[data-state="online"]')
+    assert await bob.locator(".translation").count() == 0
+    await write(alice, "good bye")
+    await bob.wait_for_selector(f"{THEIRS}:last-child >> text=good bye")
+    assert await bob.locator(f"{THEIRS} .body").all_inner_texts() == ["good morning", "good night", "good bye"]

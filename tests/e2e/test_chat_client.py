@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.client.chat import AccessDenied, Chat, SendFailed, login
-from dragoman.tools.processes import InstanceProcess
+from dragoman.client.chat import AccessDenied, Chat, SendFailed, Translation, login
+from dragoman.tools.processes import InstanceProcess, NodeProcess
 from dragoman.tools.verify.clients import LOAD_TIMING, token
 from support.cluster import running
 from support.redis_servers import RedisAt
@@ -96,3 +96,33 @@ async def test_account_is_created_has_history_and_is_removed(redis_at: RedisAt, 
             await wait_until(is_out, tolerate=AccessDenied)
             with pytest.raises(AccessDenied, match="session_invalid"):
                 await anext(chat.messages())
+
+
+async def test_messages_are_read_in_another_language_across_two_instances(
+    redis_at: RedisAt, prefix: str, tmp_path: Path
+) -> None:
+    translated: list[Translation] = []
+    async with served(redis_at, tmp_path, prefix, 2) as (first, second):
+        node = NodeProcess([first.port], tmp_path / "node.log", languages="en,es", jitter_ms=0)
+        try:
+            await wait_until(lambda: knows_a_node(second))
+            ben = Chat(
+                f"ws://127.0.0.1:{second.port}/ws", token=lambda: token(BEN), timing=LOAD_TIMING,
+                translate="es", on_translation=translated.append,
+            )  # fmt: skip
+            async with chat(ANN, first) as ann, ben:
+                sent = await ann.send(BEN, "good morning", lang="en")
+                message = await anext(ben.messages())
+                assert (message.body, message.lang) == ("good morning", "en")
+                await wait_until(lambda: len(translated) == 1)
+                found = await ann.translate(sent.server_msg_id or 0, "es")
+                assert found == translated[0]
+                assert found.body
+                unknown = await ben.translate(message.server_msg_id + 1, "es")
+                assert (unknown.body, unknown.reason) == (None, "message_not_found")
+        finally:
+            node.close()
+
+
+async def knows_a_node(instance: InstanceProcess) -> bool:
+    return bool((await instance.get("/api/v1/public/languages"))["text"])

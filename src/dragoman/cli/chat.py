@@ -21,6 +21,7 @@ from dragoman.cli.chat_admin import disconnect, invite, status, two_phase, users
 from dragoman.cli.output import USAGE, Failure
 from dragoman.cli.settings import ConfigFile, Overrides, authority, http_url, is_loopback, option, settings
 from dragoman.domain.chat.rules import well_known
+from dragoman.protocol.chat import is_lang
 from dragoman.visible import visible
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ def chat(
     ] = None,
     ask: Annotated[bool, typer.Option("--password", help=f"Prompt for your password. [${PASSWORD_VARIABLE}]")] = False,
     code: Annotated[str, typer.Option("--invite", metavar="CODE", help="Invite code that creates your account.")] = "",
+    lang: Annotated[
+        str,
+        typer.Option(
+            "--lang", metavar="LANGUAGE", help="Your language, such as es: messages to you are shown in it too."
+        ),
+    ] = "",
     token: Token = None,
 ) -> int:
     """Chat in the terminal: dragoman chat --as alice --to bob. Without a terminal, each line of input is a message."""
@@ -70,9 +77,11 @@ def chat(
         return 0
     if not me or not to:
         raise Failure("Name both users: dragoman chat --as alice --to bob.", USAGE)
+    if lang and not is_lang(lang):
+        raise Failure(f"--lang {visible(lang)} is no language: write for example --lang es.", USAGE)
     server = settings(ctx, config, override).config.server
     bases = [http_url(one) for one in url or [authority(server.host, server.port)]]
-    return _run(_chat(bases, Login(me, ask, code), to, token))
+    return _run(_chat(bases, Login(me, ask, code), to, lang, token))
 
 
 def websocket_url(base_url: str) -> str:
@@ -93,7 +102,7 @@ def _run(main: Any) -> int:
         return 1
 
 
-async def _chat(bases: Sequence[str], me: Login, to: str, token: str | None) -> int:
+async def _chat(bases: Sequence[str], me: Login, to: str, lang: str, token: str | None) -> int:
     from dragoman.cli.chat_terminal import Conversation, LineChat, TerminalChat
     from dragoman.client.chat import Chat
 
@@ -102,14 +111,16 @@ async def _chat(bases: Sequence[str], me: Login, to: str, token: str | None) -> 
     if peer == account.user_id:
         raise Failure(f"--to {to} is yourself. Name another user.", USAGE)
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    talk = Conversation(me.name, to if not to.isdecimal() else f"user {to}", peer)
+    talk = Conversation(me.name, to if not to.isdecimal() else f"user {to}", peer, lang)
     interface: TerminalChat | LineChat = TerminalChat(talk) if on_terminal else LineChat(talk)
-    history = await account.history(peer, HISTORY) if on_terminal else []
+    history = await account.history(peer, HISTORY, lang=lang) if on_terminal else []
     chat = Chat(
         [websocket_url(one) for one in bases],
         token=account.token,
         on_receipt=interface.on_receipt,
         on_connection=interface.on_connection,
+        translate=lang,
+        on_translation=interface.on_translation,
     )
     async with chat:
         code = await interface.run(chat, history)

@@ -43,10 +43,14 @@ class Line:
     at: str = ""
     sent: "Sent | None" = None
     marks: str = ""  # of a message from the history
+    translation: str | None = None
+    awaits_translation: bool = False
 
     @property
     def is_final(self) -> bool:
         """Whether nothing about the line can change any more."""
+        if self.awaits_translation:
+            return False
         return self.sent is None or bool(self.sent.read) or self.sent.failed is not None
 
 
@@ -77,7 +81,7 @@ def history_line(stored: "StoredMessage", me: int, my_name: str, their_name: str
     if mine:
         theirs = {"DELIVERED": "delivered", "READ": "read"}.get(stored.status, "")
         marks = f"{symbols['saved']:<2} {symbols[theirs]}" if theirs else symbols["saved"]
-    return Line(my_name if mine else their_name, stored.body, clock(stored.created_at), marks=marks)
+    return Line(my_name if mine else their_name, stored.body, clock(stored.created_at), None, marks, stored.translation)
 
 
 def clock(moment: Any) -> str:
@@ -104,6 +108,16 @@ class Screen:
 
     def add(self, *lines: Line) -> None:
         self._lines += lines
+        self.paint()
+
+    def translated(self, line: Line, text: str) -> None:
+        """Under the original, or, if that has been printed for good, below everything, with the beginning of it."""
+        line.awaits_translation = False
+        if any(one is line for one in self._lines):
+            line.translation = text
+        else:
+            start = line.text if len(line.text) <= 20 else f"{line.text[:19]}…"
+            self._lines.append(Line(NOTE, f'{line.who}: "{start}"', translation=text))
         self.paint()
 
     def typed(self, text: str, at: int) -> None:
@@ -146,7 +160,11 @@ class Screen:
             rest = "".join(others)
             rows += [_INDENT + part for part in chop_cells(rest, columns - 1 - len(_INDENT))]
         style = _RED if line.sent is not None and line.sent.failed else _DIM if line.who == NOTE else ""
-        return [f"{style}{row}{_PLAIN}" if style else row for row in rows]
+        rows = [f"{style}{row}{_PLAIN}" if style else row for row in rows]
+        if line.translation is not None:
+            text = visible(" ".join(line.translation.splitlines()))
+            rows += [_INDENT + part for part in chop_cells(text, columns - 1 - len(_INDENT)) or [""]]
+        return rows
 
     def _prompt(self, columns: int) -> tuple[str, int]:
         """The typed line, cut to the part around the cursor, and the number of cells before the cursor."""

@@ -11,21 +11,25 @@ import shutil
 import sys
 import termios
 import tty
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from signal import SIGINT, SIGTERM, SIGWINCH, Signals
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from dragoman.cli import output
 from dragoman.cli.chat_screen import END, NOTE, Editor, Line, Screen, clock, history_line, legend, now
 from dragoman.cli.terminal_io import STDIN_FD, read_stdin, signal_handlers
 
 if TYPE_CHECKING:
-    from dragoman.client.chat import Chat, Sent, StoredMessage
+    from dragoman.client.chat import Chat, Message, Sent, StoredMessage, Translation
 
 QUIT = ("/quit", "/exit")
 HELP = "/help"
 READ_BYTES = 65536
+MAX_KEPT = 1000  # messages whose translations are expected
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class Conversation:
     me: str
     peer: str
     peer_id: int
+    lang: str = ""  # of this user: that of its messages, and into which those of the peer are translated
 
     def name(self, uid: int) -> str:
         return self.peer if uid == self.peer_id else f"user {uid}"
@@ -47,6 +52,23 @@ class ChatInterface:
         self.sents: list[Sent] = []
         self._users = users
         self._at_once = asyncio.Event()
+        self._shown: OrderedDict[int, None] = OrderedDict()  # received messages, by server_msg_id
+        self._early: OrderedDict[int, Translation] = OrderedDict()  # translations of those not shown yet
+
+    def on_translation(self, translation: "Translation") -> None:
+        """A message may wait to be shown when its translation is there."""
+        if translation.server_msg_id in self._shown:
+            self._show_translation(translation)
+        else:
+            _keep(self._early, translation.server_msg_id, translation)
+
+    def _was_shown(self, message: "Message") -> None:
+        _keep(self._shown, message.server_msg_id, None)
+        if (translation := self._early.pop(message.server_msg_id, None)) is not None:
+            self._show_translation(translation)
+
+    def _show_translation(self, translation: "Translation") -> None:
+        raise NotImplementedError
 
     @property
     def at_once(self) -> bool:
@@ -55,6 +77,12 @@ class ChatInterface:
     @property
     def exit_code(self) -> int:
         return int(not all(sent.saved for sent in self.sents))
+
+
+def _keep(known: OrderedDict[int, T], id: int, value: T) -> None:
+    known[id] = value
+    if len(known) > MAX_KEPT:
+        known.popitem(last=False)
 
 
 async def _until_first_ends(*works: Awaitable[object]) -> None:
@@ -83,6 +111,7 @@ class TerminalChat(ChatInterface):
         self._quitting = asyncio.Event()
         self._outgoing: asyncio.Queue[str] = asyncio.Queue()
         self._running = False
+        self._untranslated: dict[int, Line] = {}  # by server_msg_id
 
     # -- callbacks of the chat
 
@@ -94,6 +123,11 @@ class TerminalChat(ChatInterface):
             self._note("reconnected")
         elif not up:
             self._note(f"offline: {why}")
+
+    def _show_translation(self, translation: "Translation") -> None:
+        line = self._untranslated.pop(translation.server_msg_id, None)
+        if line is not None:
+            self._screen.translated(line, translation.body or f"(not translated: {translation.reason})")
 
     def _note(self, text: str) -> None:
         self._screen.add(Line(NOTE, text, now()))
@@ -138,14 +172,26 @@ class TerminalChat(ChatInterface):
 
     async def _receive(self, chat: "Chat") -> None:
         async for message in chat.messages():
-            self._screen.add(Line(self._users.name(message.from_user), message.body, clock(message.ts)))
+            self._screen.add(self._received(message))
+            self._was_shown(message)
             chat.read(message)  # it is on the screen
+
+    def _received(self, message: "Message") -> Line:
+        users = self._users
+        awaits = bool(users.lang) and message.translation is None and message.lang != users.lang
+        line = Line(
+            users.name(message.from_user), message.body, clock(message.ts),
+            translation=message.translation, awaits_translation=awaits,
+        )  # fmt: skip
+        if awaits:
+            self._untranslated[message.server_msg_id] = line
+        return line
 
     async def _send(self, chat: "Chat") -> None:
         while True:
             text = await self._outgoing.get()
             try:
-                sent = await chat.send(self._users.peer_id, text)
+                sent = await chat.send(self._users.peer_id, text, lang=self._users.lang)
             except ValueError as error:
                 self._note(f"not sent: {error}")
             else:
@@ -208,6 +254,7 @@ class LineChat(ChatInterface):
     """Sends each line of standard input, and prints one line for each sent message, in order, when its result is known:
 
     saved <id> <text> · failed <reason> <text> · unknown <text>, and from <name> <id> <text> for received messages.
+    With a language also: translation <id> <text> · untranslated <id> <reason>.
     """
 
     def __init__(self, users: Conversation) -> None:
@@ -220,6 +267,12 @@ class LineChat(ChatInterface):
     def on_connection(self, up: bool, why: str) -> None:
         if not up:
             output.note(f"offline: {why}")
+
+    def _show_translation(self, translation: "Translation") -> None:
+        if translation.body is not None:
+            _print("translation", str(translation.server_msg_id), translation.body)
+        else:
+            _print("untranslated", str(translation.server_msg_id), translation.reason)
 
     @property
     def exit_code(self) -> int:
@@ -240,7 +293,7 @@ class LineChat(ChatInterface):
                 if not text.strip():
                     continue
                 try:
-                    sent = await chat.send(self._users.peer_id, text)
+                    sent = await chat.send(self._users.peer_id, text, lang=self._users.lang)
                 except ValueError as error:
                     self._refused += 1
                     _print("failed", str(error), text)
@@ -267,6 +320,9 @@ class LineChat(ChatInterface):
     async def _receive(self, chat: "Chat") -> None:
         async for message in chat.messages():
             _print(f"from {self._users.name(message.from_user)}", str(message.server_msg_id), message.body)
+            if message.translation is not None:
+                _print("translation", str(message.server_msg_id), message.translation)
+            self._was_shown(message)
 
 
 def _print(event: str, detail: str, text: str) -> None:

@@ -299,3 +299,32 @@ async def test_key_pressed_at_the_first_output_is_read_as_a_key(monkeypatch: pyt
     finally:
         os.close(keyboard)
         os.close(terminal)
+
+
+# -- translations ----------------------------------------------------------------------------------
+
+
+def test_translation_appears_under_its_message() -> None:
+    fake = FakeTerminal()
+    shown = screen(fake)
+    line = Line("b", "good morning", awaits_translation=True)
+    shown.add(line)
+    shown.add(Line("b", "later"))
+    shown.translated(line, "buenos días\x1b[2J")
+    assert fake.lines[:3] == ["      b: good morning", "      buenos días\\u001b[2J", "      b: later"]
+
+
+def test_translation_of_a_message_that_scrolled_away_names_it() -> None:
+    fake = FakeTerminal(rows=6)
+    shown = screen(fake)
+    line = Line("b", "a message that is quite long", awaits_translation=True)
+    shown.add(line)
+    shown.add(*(Line("b", f"line {number}", awaits_translation=True) for number in range(6)))
+    shown.translated(line, "un mensaje")
+    assert fake.lines[-3:-1] == ['      b: "a message that is q…"', "      un mensaje"]
+
+
+@pytest.mark.parametrize("lang", ["no language", "x" * 36])
+def test_language_that_is_none_is_refused(lang: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["chat", "--as", "alice", "--to", "bob", "--lang", lang]) == USAGE
+    assert "is no language" in capsys.readouterr().err

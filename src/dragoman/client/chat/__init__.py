@@ -28,6 +28,7 @@ from dragoman.client.chat.messages import (
     Receipt,
     SendFailed,
     Sent,
+    Translation,
     Unreachable,
 )
 from dragoman.client.pacing import RateLimit
@@ -46,6 +47,7 @@ __all__ = [
     "Sent",
     "StoredMessage",
     "Timing",
+    "Translation",
     "Unreachable",
     "login",
 ]

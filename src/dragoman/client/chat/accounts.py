@@ -34,6 +34,8 @@ class StoredMessage:
     seq: int
     status: str
     created_at: Any
+    lang: str = ""
+    translation: str | None = None
 
 
 class Account:
@@ -59,11 +61,15 @@ class Account:
                 self._valid_until = time.monotonic() + float(data["accessTokenExpiresInSeconds"])
             return self._access
 
-    async def history(self, peer: int, limit: int = 20, *, below_seq: int | None = None) -> list[StoredMessage]:
-        """The messages exchanged with `peer`, newest first."""
+    async def history(
+        self, peer: int, limit: int = 20, *, below_seq: int | None = None, lang: str = ""
+    ) -> list[StoredMessage]:
+        """The messages exchanged with `peer`, newest first; with their translations into `lang`, if there are any."""
         query: dict[str, Any] = {"peerUserId": str(peer), "limit": str(limit)}
         if below_seq is not None:
             query["lastSeq"] = str(below_seq)
+        if lang:
+            query["lang"] = lang
         rows = await self._get("/single-chat/message/cursor", query)
         if isinstance(rows, Mapping):
             rows = rows.get("messages", [])
@@ -122,4 +128,6 @@ def _stored(row: Mapping[str, Any]) -> StoredMessage:
         seq=int(row.get("msgSeq") or 0),
         status=str(row.get("status", "")),
         created_at=row.get("createdAt"),
+        lang=str(row.get("lang") or ""),
+        translation=(row.get("translation") or {}).get("body"),
     )

@@ -11,7 +11,7 @@ from ssl import SSLContext
 from types import TracebackType
 
 from dragoman.client.chat.chat_connection import ChatConnection, OnConnection, OnExchange, Timing, Token
-from dragoman.client.chat.messages import ChatClosed, Message, Sent
+from dragoman.client.chat.messages import ChatClosed, Message, Sent, Translation
 from dragoman.client.chat.outbox import Inbox, Outbox
 from dragoman.client.pacing import RateLimit
 from dragoman.connection import ClientWebSocket, Connector
@@ -42,6 +42,8 @@ class Chat:
     - `on_arrival`: called for each message that arrives, duplicates included, before `messages` yields it.
     - `on_exchange`: called with (clientMsgId, what, ts) for each message that is sent ("sent") and each answer to one
       ("accepted", "saved", "error"), repeated ones included; `ts` is that of the answer.
+    - `translate`: a language, such as "es": the server is asked for the translation of each message that arrives.
+    - `on_translation`: called with each Translation, also with those that have a reason instead of a text.
     - `timing`, `rate_limit`: timeouts, and how fast frames are sent.
 
     Callbacks must not block.
@@ -60,6 +62,8 @@ class Chat:
         on_connection: OnConnection = lambda up, why: None,
         on_arrival: Callable[[Message], None] = lambda message: None,
         on_exchange: OnExchange = lambda client_msg_id, what, ts: None,
+        translate: str = "",
+        on_translation: Callable[[Translation], None] = lambda translation: None,
         timing: Timing | None = None,
         rate_limit: RateLimit | None = None,
         ssl: SSLContext | None = None,
@@ -81,6 +85,8 @@ class Chat:
             on_connection=on_connection,
             on_arrival=on_arrival,
             on_exchange=on_exchange,
+            translate=translate,
+            on_translation=on_translation,
         )
         self._running: asyncio.Task[None] | None = None
         self._send_lock = asyncio.Lock()  # senders wait for room in the order of their calls
@@ -162,8 +168,12 @@ class Chat:
 
     # ------------------------------------------------------------ sending
 
-    async def send(self, to: int, body: str, *, client_msg_id: str | None = None, msg_type: str = TEXT) -> Sent:
+    async def send(
+        self, to: int, body: str, *, client_msg_id: str | None = None, msg_type: str = TEXT, lang: str = ""
+    ) -> Sent:
         """Queue a message; it is sent now, or after a reconnect. Waits only while `max_unsaved` messages are not saved.
+
+        `lang` is its language, for whoever has it translated.
 
         Await the receipts of the returned Sent. Raises ValueError for a message that no server accepts, and the error
         that ended the chat if it is over.
@@ -177,7 +187,7 @@ class Chat:
             if name in self._connection.outbox:
                 raise ValueError(f"client_msg_id {name!r} is in use for a message that is not saved")
             self._number += 1
-            sent = Sent(self._number, name, to, body, msg_type, self._on_receipt)
+            sent = Sent(self._number, name, to, body, msg_type, self._on_receipt, lang)
             self._connection.outbox.add(sent)
             self._connection.send_pending()
         return sent
@@ -189,6 +199,18 @@ class Chat:
     def delivered(self, message: Message) -> None:
         """Tell the sender that this message was delivered. Only needed with `acknowledge=False`."""
         self._connection.confirm(AckType.DELIVERED, message)
+
+    async def translate(self, message: Message | int, lang: str) -> Translation:
+        """A message that this user sent or received, in another language; an int is its server_msg_id."""
+        id = message.server_msg_id if isinstance(message, Message) else message
+        if self._connection.over:
+            raise self._connection.error or ChatClosed()
+        asked = self._connection.ask(id, lang)
+        done, _ = await asyncio.wait({asked}, timeout=self._timing.translate_s)
+        if not done:
+            self._connection.translations.forget(id, lang)
+            return Translation(id, lang, reason="no_answer")
+        return asked.result()
 
     def reauth(self, token: str) -> None:
         """Use a new token, now and for later connections."""

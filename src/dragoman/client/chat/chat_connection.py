@@ -19,8 +19,18 @@ from typing import Any
 
 import msgspec
 
-from dragoman.client.chat.messages import AccessDenied, ChatClosed, Kicked, Message, SendFailed, Sent, Unreachable
+from dragoman.client.chat.messages import (
+    AccessDenied,
+    ChatClosed,
+    Kicked,
+    Message,
+    SendFailed,
+    Sent,
+    Translation,
+    Unreachable,
+)
 from dragoman.client.chat.outbox import Inbox, Outbox, PendingReceipts, Put, SentReceipts
+from dragoman.client.chat.translations import Translations
 from dragoman.client.pacing import RateLimit
 from dragoman.connection import Backoff, ClientWebSocket, Closed, ConnectionRefused, Connector, Frame, ServerUnreachable
 from dragoman.protocol import chat as wire
@@ -45,6 +55,7 @@ class Timing:
     ping_s: float = 25.0
     resend_s: float = 20.0  # a message that is not known to be saved by then is resent
     reconnect_s: float = float("inf")  # how long to try to reconnect after a lost connection
+    translate_s: float = 30.0  # how long `translate` waits for an answer
     close_s: float = 10.0  # how long `close` waits for messages to be saved and receipts to be sent
     reauth_before_s: float = 60.0  # how long before it expires the token is renewed
     backoff_first_s: float = 0.25  # upper bound of the first delay before a reconnect; doubles each time
@@ -69,6 +80,8 @@ class ChatConnection:
         on_connection: OnConnection,
         on_arrival: Callable[[Message], None],
         on_exchange: OnExchange,
+        translate: str,
+        on_translation: Callable[[Translation], None],
     ) -> None:
         self.inbox, self.outbox = inbox, outbox
         self.pending_receipts, self._sent_receipts = PendingReceipts(), SentReceipts()
@@ -77,6 +90,7 @@ class ChatConnection:
         self.over = False
         self.error: Exception | None = None
         self.user_id: int | None = None
+        self.translations, self._translate, self._on_translation = Translations(), translate, on_translation
         self._connector = connector
         self._token = token
         self._timing = timing
@@ -128,6 +142,7 @@ class ChatConnection:
             why = ChatClosed() if error is None else ChatClosed(getattr(error, "reason", "error"), str(error))
             for sent in (*self.outbox.unsaved(), *self._sent_receipts.all()):
                 sent.end(why)
+            self.translations.end(why)
         if self._send_timer is not None:
             self._send_timer.cancel()
         self.ready.set()
@@ -154,6 +169,7 @@ class ChatConnection:
             await socket.close()
             self.outbox.lost()
             self.pending_receipts.lost()
+            self.translations.lost()
             if was_ready and (self.error is not None or not self.over):  # else its user closed it
                 self._on_connection(False, str(self.error or _why(socket.closed.result())))
 
@@ -202,7 +218,7 @@ class ChatConnection:
     async def _authenticate(self, socket: ClientWebSocket, token: str) -> bool:
         """False: not on this connection. Raises AccessDenied."""
         answer = self._answer = asyncio.get_running_loop().create_future()
-        socket.send(Frame(wire.auth(token)))
+        socket.send(Frame(wire.auth(token, self._translate)))
         waits: set[asyncio.Future[Any]] = {answer, socket.closed}
         await asyncio.wait(waits, timeout=self._timing.answer_s, return_when=asyncio.FIRST_COMPLETED)
         self._answer = None
@@ -247,17 +263,19 @@ class ChatConnection:
     def _next_frame(self, now: float) -> bytes | None:
         if self.pending_receipts:
             return self.pending_receipts.next()
+        if self.translations and (request := self.translations.next()) is not None:
+            return request
         sent = self.outbox.next(now)
         if sent is None:
             return None
         self._on_exchange(sent.client_msg_id, "sent", 0)
-        return wire.say(sent.client_msg_id, sent.to, sent.body, sent.msg_type)
+        return wire.say(sent.client_msg_id, sent.to, sent.body, sent.msg_type, sent.lang)
 
     def _schedule(self, now: float) -> None:
         if self._send_timer is not None:
             self._send_timer.cancel()
             self._send_timer = None
-        due_at = now if self.pending_receipts else self.outbox.due_at()
+        due_at = now if self.pending_receipts or self.translations else self.outbox.due_at()
         if due_at is not None:
             wait_s = max(due_at - now, self._rate_limit.wait_s(now), _MIN_WAIT_S)
             self._send_timer = asyncio.get_running_loop().call_later(wait_s, self.send_pending)
@@ -265,6 +283,12 @@ class ChatConnection:
     def confirm(self, receipt: AckType, message: Message) -> None:
         self.pending_receipts.add(receipt, message.server_msg_id, message.from_user)
         self.send_pending()
+
+    def ask(self, server_msg_id: int, lang: str) -> "asyncio.Future[Translation]":
+        """For a translation."""
+        asked = self.translations.ask(server_msg_id, lang)
+        self.send_pending()
+        return asked
 
     def was_read(self, message: Message) -> None:
         """The user took it from the inbox."""
@@ -286,6 +310,8 @@ class ChatConnection:
                 self._message(frame)
             case FrameType.ACK:
                 self._ack(frame)
+            case FrameType.TRANSLATION if frame.serverMsgId is not None:
+                self._translated(Translation(frame.serverMsgId, frame.lang or "", frame.body, frame.reason or ""))
             case FrameType.ERROR:
                 self._error(frame)
             case FrameType.AUTH_OK | FrameType.AUTH_FAIL:
@@ -316,12 +342,18 @@ class ChatConnection:
             server_msg_id=frame.serverMsgId,
             seq=frame.msgSeq,
             ts=frame.ts or 0,
+            lang=frame.lang or "",
+            translation=frame.translation.body if frame.translation is not None else None,
         )
         put = self.inbox.put(message)
         if put is not Put.NO_ROOM:
             self._on_arrival(message)
         if put is Put.READ_DUPLICATE and self._acknowledge:
             self.confirm(AckType.DELIVERED, message)
+
+    def _translated(self, translation: Translation) -> None:
+        self.translations.received(translation)
+        self._on_translation(translation)
 
     def _ack(self, frame: ServerFrame) -> None:
         match frame.ackType:
@@ -347,6 +379,8 @@ class ChatConnection:
         if client_msg_id is not None and reason not in wire.CLOSING:
             self._on_exchange(client_msg_id, "error", frame.ts or 0)
             self._rejected(client_msg_id, reason)
+        elif frame.serverMsgId is not None and self.translations.refused(frame.serverMsgId, reason):
+            pass
         elif self._answer is not None and not self._answer.done():
             self._answer.set_result(frame)
         else:

@@ -70,6 +70,19 @@ class Message:
     server_msg_id: int
     seq: int | None  # number in its conversation; None until it is saved
     ts: int  # ms, the server's clock
+    lang: str = ""  # that the sender named
+    translation: str | None = None  # of a message that is sent again, if the server has it
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A message in another language; without a `body` the `reason` why there is none: `busy`, `no_node`, `failed`,
+    `too_long`, `message_not_found`, or `no_answer` if the server did not answer in time."""
+
+    server_msg_id: int
+    lang: str
+    body: str | None = None
+    reason: str = ""
 
 
 # ---------------------------------------------------------------- messages sent
@@ -118,12 +131,14 @@ class Sent:
         body: str,
         msg_type: str,
         on_change: Callable[["Sent"], None] = lambda sent: None,
+        lang: str = "",
     ) -> None:
         self.number = number  # its position in the order of our messages, from 1
         self.client_msg_id = client_msg_id
         self.to = to
         self.body = body
         self.msg_type = msg_type
+        self.lang = lang
         self.server_msg_id: int | None = None
         self.receipts: frozenset[AckType] = frozenset()
         self.error: ChatError | None = None

@@ -15,8 +15,12 @@ const FINAL = ["kicked", "session_invalid"];
 const BEFORE_CLOSING = ["auth_timeout", "token_expired"]; // by a code that says stay away; but nobody asked to leave
 
 export class Chat {
-  /** `on`: state(word), message(message), receipt(sent), over(reason). `unsent`: messages that an earlier chat could not send. */
-  constructor(account, on, unsent = []) {
+  /**
+   * `on`: state(word), message(message), receipt(sent), over(reason), translation(translation). `unsent`: messages that
+   * an earlier chat could not send. `lang`: that of the account: it writes in it, and wants messages in it; "" for any.
+   */
+  constructor(account, on, unsent = [], lang = "") {
+    this.lang = lang;
     this.account = account;
     this.on = on;
     this.sent = new Map(unsent.map((one) => [one.clientMsgId, one]));
@@ -25,7 +29,7 @@ export class Chat {
     this.ready = false;
     this.link = new Link("/ws", {
       before: () => this.prepare(),
-      open: () => this.tell({ type: "AUTH", token: this.account.current }),
+      open: () => this.authenticate(),
       message: (data) => this.heard(JSON.parse(data)),
       ask: () => this.tell({ type: "PING" }),
       down: () => this.down(),
@@ -42,6 +46,23 @@ export class Chat {
     this.rest();
     this.link.stop();
     this.on.state("offline");
+  }
+
+  authenticate() {
+    this.tell({ type: "AUTH", token: this.account.current, ...(this.lang && { translate: this.lang }) });
+  }
+
+  /** From now on; without a language on a new connection. */
+  translateInto(lang) {
+    this.lang = lang;
+    if (!this.ready) return;
+    if (lang) this.authenticate();
+    else this.link.drop();
+  }
+
+  /** The answer is a `translation`. */
+  translate(serverMsgId) {
+    if (this.lang && this.ready) this.tell({ type: "TRANSLATE", serverMsgId, lang: this.lang });
   }
 
   send(to, body) {
@@ -144,7 +165,8 @@ export class Chat {
       sent.sentAt = now;
       sent.busy = false;
       sent.tries++;
-      this.tell({ type: "SINGLE_CHAT", clientMsgId: sent.clientMsgId, to: sent.to, body: sent.body });
+      const lang = this.lang && { lang: this.lang };
+      this.tell({ type: "SINGLE_CHAT", clientMsgId: sent.clientMsgId, to: sent.to, body: sent.body, ...lang });
       this.on.receipt(sent);
     }
     this.timer = setTimeout(() => this.pump(), Math.max(wait, 50));
@@ -159,7 +181,7 @@ export class Chat {
   heard(frame) {
     switch (frame.type) {
       case "AUTH_OK":
-        return this.welcome();
+        return this.ready || this.welcome();
       case "AUTH_FAIL":
         return this.unknown(frame.reason);
       case "PING":
@@ -168,6 +190,8 @@ export class Chat {
         return this.arrived(frame);
       case "ACK":
         return frame.ackType === "accepted" || frame.ackType === "saved" ? this.taken(frame) : this.receipt(frame);
+      case "TRANSLATION":
+        return this.on.translation(frame);
       case "ERROR":
         return this.refusal(frame);
     }

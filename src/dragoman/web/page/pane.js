@@ -2,8 +2,9 @@
 
 import { Account, isPrivate, lookUp, minPassword, registration, wellKnown } from "./accounts.js";
 import { Chat } from "./chat.js";
+import { ask, options } from "./languages.js";
 import { make } from "./transcript.js";
-import { has, language, say, translate } from "./words.js";
+import { has, language, say, translate, word } from "./words.js";
 
 const LOOK_MS = 2000;
 const STEPS = ["accepted", "saved", "delivered", "read"];
@@ -35,6 +36,8 @@ export class Pane {
     this.part("body").addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) event.preventDefault(), this.write();
     });
+    this.part("lang").addEventListener("change", () => this.translate());
+    addEventListener("language", () => this.languages());
     this.part("toggle").addEventListener("click", () => (this.away ? this.chat.start() : this.chat.stop()));
     document.addEventListener("visibilitychange", () => this.look());
   }
@@ -88,7 +91,9 @@ export class Pane {
       message: (message) => this.arrived(message),
       receipt: (sent) => this.tick(this.mine.get(sent.clientMsgId), sent),
       over: (reason) => this.over(reason),
-    }, unsent);
+      translation: (translation) => this.translated(translation),
+    }, unsent, this.part("lang").value);
+    this.languages();
     for (const sent of unsent) this.own(sent);
     this.chat.start();
     this.find(this.chat);
@@ -127,6 +132,7 @@ export class Pane {
     this.hint(this.part("messages").children.length ? "" : "chat.quiet");
     try {
       for (const said of (await this.account.history(id)).reverse()) this.remember(said);
+      this.translate(false);
     } catch {
       // The chat works without its history.
     }
@@ -192,8 +198,41 @@ export class Pane {
       say(other, "chat.other", { id: message.from });
       row.querySelector(".foot").prepend(other);
     }
-    this.rows.set(message.serverMsgId, { message, read, inView: false });
+    this.rows.set(message.serverMsgId, { message, read, inView: false, row });
+    if (message.translation) this.translated({ serverMsgId: message.serverMsgId, ...message.translation });
     this.eyes.observe(row);
+  }
+
+  // ---- in another language
+
+  async languages() {
+    const menu = this.part("lang"), chosen = menu.value, served = await ask();
+    options(menu, served?.text ?? [], chosen);
+    menu.prepend(new Option(word("chat.original"), "", false, !chosen));
+    menu.disabled = false;
+  }
+
+  /** The messages of the other one in the chosen language, or as they are; `changed`: the choice is new. */
+  translate(changed = true) {
+    if (!this.chat) return;
+    const lang = this.part("lang").value;
+    if (changed) this.chat.translateInto(lang);
+    for (const [id, { row }] of this.rows) {
+      row.querySelector(".translation")?.remove();
+      if (lang) this.chat.translate(id);
+    }
+  }
+
+  translated({ serverMsgId, lang, body, reason }) {
+    const row = this.rows.get(String(serverMsgId))?.row;
+    if (!row || lang !== this.part("lang").value) return;
+    row.querySelector(".translation")?.remove();
+    const text = make("p", "translation");
+    text.lang = lang;
+    if (body) text.textContent = body;
+    else say(text, has(`chat.untranslated.${reason}`) ? `chat.untranslated.${reason}` : "chat.untranslated.failed");
+    text.toggleAttribute("data-reason", !body);
+    row.querySelector(".body").after(text);
   }
 
   seen(entries) {

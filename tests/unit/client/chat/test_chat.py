@@ -8,9 +8,19 @@ from dataclasses import replace
 
 import pytest
 
-from dragoman.client.chat import AccessDenied, Chat, ChatClosed, Kicked, RateLimit, SendFailed, Sent, Unreachable
+from dragoman.client.chat import (
+    AccessDenied,
+    Chat,
+    ChatClosed,
+    Kicked,
+    RateLimit,
+    SendFailed,
+    Sent,
+    Translation,
+    Unreachable,
+)
 from dragoman.protocol import chat as wire
-from dragoman.protocol.chat import AckType, Reason
+from dragoman.protocol.chat import AckType, Reason, Untranslated
 from support.waiting import wait_until
 from unit.client.chat.fake_chat_server import ME, OTHER, QUICK, TS, FakeChatServer, Peer, chatting, noted, serving
 
@@ -358,3 +368,86 @@ async def test_every_answer_to_a_message_is_reported_also_repeated_ones() -> Non
         await peer.tell(frame, 10, SAVED)
         await wait_until(lambda: len(seen) == 6)
     assert seen == [("sent", 0), ("error", TS), ("sent", 0), ("accepted", TS), ("saved", TS), ("saved", TS)]
+
+
+# -- translations ----------------------------------------------------------------------------------
+
+
+async def test_translation_is_asked_for_and_returned() -> None:
+    async with chatting() as (_, peer, chat):
+        asked = asyncio.ensure_future(chat.translate(7, "es"))
+        frame = await peer.hear("TRANSLATE")
+        assert (frame["serverMsgId"], frame["lang"]) == ("7", "es")
+        await peer.say(wire.translation(8, "es", TS, body="otra"), wire.translation(7, "es", TS, body="hola"))
+        assert await asked == Translation(7, "es", "hola")
+
+
+async def test_translation_that_the_server_has_not_got_has_a_reason() -> None:
+    async with chatting() as (_, peer, chat):
+        busy = asyncio.ensure_future(chat.translate(7, "es"))
+        await peer.hear("TRANSLATE")
+        unknown = asyncio.ensure_future(chat.translate(8, "es"))
+        await peer.hear("TRANSLATE")
+        await peer.say(
+            wire.error(Reason.MESSAGE_NOT_FOUND, TS, server_msg_id=8),
+            wire.translation(7, "es", TS, reason=Untranslated.BUSY),
+        )
+        assert await unknown == Translation(8, "es", None, "message_not_found")
+        assert await busy == Translation(7, "es", None, "busy")
+
+
+async def test_translation_is_asked_for_again_after_a_reconnect() -> None:
+    async with chatting() as (server, peer, chat):
+        asked = asyncio.ensure_future(chat.translate(7, "es"))
+        await peer.hear("TRANSLATE")
+        peer.drop()
+        again = await server.let_in()
+        await again.hear("TRANSLATE")
+        await again.say(wire.translation(7, "es", TS, body="hola"))
+        assert (await asked).body == "hola"
+
+
+async def test_translation_that_never_comes_ends_with_no_answer() -> None:
+    async with chatting(timing=replace(QUICK, translate_s=0.05)) as (_, peer, chat):
+        assert await chat.translate(7, "es") == Translation(7, "es", None, "no_answer")
+        await peer.hear("TRANSLATE")
+        await peer.say(wire.translation(7, "es", TS, body="too late"))
+
+
+async def test_waiting_for_a_translation_ends_with_the_chat() -> None:
+    async with chatting() as (_, peer, chat):
+        asked = asyncio.ensure_future(chat.translate(7, "es"))
+        await peer.hear("TRANSLATE")
+        await chat.abort()
+        with pytest.raises(ChatClosed):
+            await asked
+        with pytest.raises(ChatClosed):
+            await chat.translate(7, "es")
+
+
+async def test_chat_in_a_language_gets_the_translation_of_each_message() -> None:
+    calls, note = noted()
+    async with serving() as server:
+        chat = Chat(server.url, token="t", timing=QUICK, translate="es", on_translation=note)
+        opening = asyncio.ensure_future(chat.open())
+        peer = await server.next()
+        assert (await peer.hear("AUTH"))["translate"] == "es"
+        await peer.say(wire.auth_ok(ME, TS, "es"))
+        await opening
+        await peer.say(
+            wire.chat(OTHER, ME, "c1", 1, "TEXT", "hello", TS, lang="en"),
+            wire.translation(1, "es", TS, body="hola"),
+            wire.chat(OTHER, ME, "c2", 2, "TEXT", "bye", TS, 2, "en", wire.Translation("es", "adiós")),
+        )
+        messages = chat.messages()
+        first, second = await anext(messages), await anext(messages)
+        assert (first.body, first.lang, first.translation) == ("hello", "en", None)
+        assert second.translation == "adiós"
+        assert calls == [Translation(1, "es", "hola")]
+        await chat.abort()
+
+
+async def test_message_names_its_language() -> None:
+    async with chatting() as (_, peer, chat):
+        await chat.send(OTHER, "Moin", lang="de")
+        assert (await peer.hear("SINGLE_CHAT"))["lang"] == "de"
