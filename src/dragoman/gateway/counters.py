@@ -23,6 +23,7 @@ class Counters(Collector):
         "http",
         "opened",
         "refused",
+        "writes",
     )
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class Counters(Collector):
         self.bytes_in = 0
         self.frames_out = 0
         self.bytes_out = 0
+        self.writes = 0
         self.endpoint_errors = 0
         self.buffers_returned = 0  # grown read buffers given back
 
@@ -56,6 +58,7 @@ class Counters(Collector):
         yield _totals(
             "bytes", "Bytes of WebSocket frames, in and out", "direction", {"in": self.bytes_in, "out": self.bytes_out}
         )
+        yield _total("writes", "Writes to WebSockets; the frames of one turn of the event loop share one", self.writes)
         yield _total(
             "endpoint_errors",
             "WebSockets closed with 1011 because of a server error; the log has the reason",

@@ -192,6 +192,7 @@ class WebSocket(PicowsListener):
             return
         before = self.buffered if self._backlog is not None else None
         self._transport.write(data)
+        self._counters.writes += 1
         if self._backlog is not None:
             self._check_backlog_size(self._backlog, before)
 

@@ -8,6 +8,9 @@ Two instances, users spread over both, senders in turn, receivers at random, so 
 run is save-first on SQLite, and its figures have plain names; those of further modes, databases and slowed commits are
 `<database>_<mode>_…` and `<database>_slow_<mode>_…`.
 
+With `--db-delay` the cases are all modes on SQLite, and on PostgreSQL behind a proxy that passes on each answer to
+COMMIT so much later (`chat_delay`). The plain figures are then those of deliver-first on SQLite.
+
 `--max` raises the rate by a quarter until one is not sustained: a message is refused, unsaved, or saved long after the
 last one was sent. The rate below it counts. Then comes twice that rate, on a backlog that is full within seconds: every
 message must be saved or refused with `server_busy`, what was accepted must be saved, no user is disconnected, and no
@@ -16,7 +19,7 @@ message arrives twice or out of order.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any, Literal
@@ -28,6 +31,7 @@ from rich.table import Table
 from dragoman.embedded.binary import ServerBinary
 from dragoman.instance.process import raise_file_limit
 from dragoman.store.link import Address
+from dragoman.tools.bench.chat_delay import DELAY_PLAIN, conclude_delays, delayed
 from dragoman.tools.bench.environment import UNLIMITED, Backend, Database, Environment, backend, environment
 from dragoman.tools.bench.instance_variants import COMMIT_MS, SLOWED
 from dragoman.tools.bench.measure import Case, Quantities, in_turns
@@ -58,7 +62,9 @@ class Settings:
     seconds: float = 20.0
     warmup_s: float = 5.0
     rounds: int = 3
-    users: int = 200
+    clients: int = 200
+    pings: bool = False
+    db_delays_ms: tuple[int, ...] = ()
     modes: tuple[MessagePath, ...] = ("save_first",)
     databases: tuple[Database, ...] = ("sqlite",)
     slow: bool = False
@@ -72,7 +78,9 @@ class Setup:
     database: Database = "sqlite"
     mode: MessagePath = "save_first"
     slow: bool = False
-    users: int = 200
+    clients: int = 200
+    pings: bool = False
+    db_delay_ms: int | None = None  # of a proxy in front of the database; None: there is no proxy
     max_backlog: int = 100_000
 
     def settings(self, archive_url: str) -> dict[str, object]:
@@ -100,8 +108,8 @@ def steps(settings: Settings) -> int:
 
 
 def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
-    if not raise_file_limit(settings.users + SPARE_FILES):
-        raise CannotRun(f"{settings.users:,} users take more open files than the system allows (ulimit -Hn).")
+    if not raise_file_limit(settings.clients + SPARE_FILES):
+        raise CannotRun(f"{settings.clients:,} clients take more open files than the system allows (ulimit -Hn).")
     report = Report(described(settings, redis=str(binary)))
     with backend(binary) as servers:
         uvloop.run(_run(report, Bench(servers, settings), on_step))
@@ -115,13 +123,20 @@ async def _run(report: Report, bench: Bench, on_step: OnStep) -> None:
         report.figures |= await find_max(bench.backend, bench.settings, on_step)
     # Every half second of the last round, which a maximum cannot show.
     report.settings["backlog_over_time"] = bench.backlogs
-    conclude(report, bench.settings.rate, findings.left_out)
+    plain = DELAY_PLAIN if bench.settings.db_delays_ms else PLAIN
+    conclude(report, bench.settings.rate, findings.left_out, plain)
+    if bench.settings.db_delays_ms:
+        conclude_delays(report, findings.samples, bench.settings.db_delays_ms)
 
 
 def cases(settings: Settings) -> list[Case[Bench]]:
     """Compared cases stand side by side."""
+    clients, pings = settings.clients, settings.pings
+    if settings.db_delays_ms:
+        delayed = [Setup("postgres", mode, False, clients, pings, ms) for ms in settings.db_delays_ms for mode in PATHS]
+        return [_case(one) for one in (*(Setup("sqlite", mode, False, clients, pings) for mode in PATHS), *delayed)]
     return [
-        _case(Setup(database, mode, slow, settings.users))
+        _case(Setup(database, mode, slow, clients, pings))
         for database in settings.databases
         for slow in ((False, True) if settings.slow else (False,))
         for mode in settings.modes
@@ -129,7 +144,8 @@ def cases(settings: Settings) -> list[Case[Bench]]:
 
 
 def _case(setup: Setup) -> Case[Bench]:
-    name = f"{setup.database}{'_slow' if setup.slow else ''}_{setup.mode}"
+    delay = "" if setup.db_delay_ms is None else f"_delay{setup.db_delay_ms}"
+    name = f"{setup.database}{'_slow' if setup.slow else ''}{delay}_{setup.mode}"
 
     async def run(bench: Bench) -> Quantities:
         settings = bench.settings
@@ -140,6 +156,7 @@ def _case(setup: Setup) -> Case[Bench]:
         return quantities(found)
 
     title = f"{setup.database}, {setup.mode.replace('_', '-')}" + (f", {COMMIT_MS} ms a commit" if setup.slow else "")
+    title += f", commit + {setup.db_delay_ms} ms" if setup.db_delay_ms else ""
     return Case(name, title, run, "PostgreSQL" if setup.database == "postgres" else "")
 
 
@@ -160,15 +177,17 @@ class ChatEnvironment:
         await loads["chat"].call("pace", per_s=rate, seconds=warmup_s + seconds, name=f"m{uuid4().hex[:6]}")
         await asyncio.sleep(warmup_s)
         await loads["ping"].call("time", host=redis.host, port=redis.port, per_s=PINGS_PER_S)
-        before = self._cpu_s()
+        before, used = self._cpu_s(), await Used.so_far(self.environment)
         await self._sample_backlog(seconds)
         cpu, redis_cpu = (new - old for old, new in zip(before, self._cpu_s(), strict=True))
+        used = (await Used.so_far(self.environment)).since(used)
         pings = await loads["ping"].call("times")
         asked = {"warmup_s": warmup_s, "wait_s": drain_s, "expects_accepted": self.setup.mode != "off"}
         found = await loads["chat"].call("result", drain_s + DRAIN_S, **asked)
         found |= {f"ping_{share.removesuffix('_us')}_ms": us / 1e3 for share, us in pings["ping"].items()}
         thousands = rate * seconds / 1e3
         found |= {"cpu_ms_per_1000": cpu / thousands * 1e3, "redis_cpu_ms_per_1000": redis_cpu / thousands * 1e3}
+        found |= used.per_message(rate * seconds)
         return found | {"backlog_max": max(self.backlog), "backlog_end": self._backlog()}
 
     async def _sample_backlog(self, seconds: float) -> None:
@@ -190,12 +209,61 @@ class ChatEnvironment:
         return self.environment.cpu_s(), self.environment.servers.cpu_s()
 
 
+# Commands that are not the instances': ours, and those that only look.
+NOT_COUNTED = frozenset({"xlen", "info", "ping", "keys", "config|resetstat", "config|set", "bgrewriteaof"})
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What messages took so far: Redis commands, those inside scripts included; its append-only file; socket writes."""
+
+    commands: int
+    aof_bytes: int
+    socket_writes: float
+
+    @classmethod
+    async def so_far(cls, environment: Environment) -> "Used":
+        node = environment.servers.nodes[0]
+        stats = [line.removeprefix("cmdstat_") for line in node.call("INFO", "commandstats").splitlines()]
+        calls = (
+            int(line.partition("calls=")[2].partition(",")[0])
+            for line in stats
+            if "calls=" in line and line.partition(":")[0] not in NOT_COUNTED
+        )
+        persistence = node.call("INFO", "persistence").splitlines()
+        aof = next(int(line.partition(":")[2]) for line in persistence if line.startswith("aof_current_size:"))
+        writes = [await one.metric("dragoman_gateway_writes_total") for one in environment.instances]
+        return cls(sum(calls), aof, sum(writes))
+
+    def since(self, before: "Used") -> "Used":
+        return Used(
+            self.commands - before.commands,
+            self.aof_bytes - before.aof_bytes,
+            self.socket_writes - before.socket_writes,
+        )
+
+    def per_message(self, messages: float) -> Quantities:
+        return {
+            "redis_commands_per_message": self.commands / messages,
+            "aof_bytes_per_message": self.aof_bytes / messages,
+            "socket_writes_per_message": self.socket_writes / messages,
+        }
+
+
 @asynccontextmanager
 async def chat_environment(servers: Backend, setup: Setup) -> AsyncIterator[ChatEnvironment]:
     """Two instances on an empty database, with their users."""
-    settings, module = setup.settings(servers.new_database(setup.database)), SLOWED if setup.slow else ()
-    async with environment(servers.servers, INSTANCES, ("chat", "ping"), settings=settings, module=module) as one:
-        await one.add_users(setup.users)
+    async with AsyncExitStack() as stack:
+        url = servers.new_database(setup.database)
+        if setup.db_delay_ms is not None:
+            url = await stack.enter_async_context(delayed(url, setup.db_delay_ms))
+        settings, module = setup.settings(url), SLOWED if setup.slow else ()
+        started = environment(servers.servers, INSTANCES, ("chat", "ping"), settings=settings, module=module)
+        one = await stack.enter_async_context(started)
+        # The file must not be rewritten while its growth is measured.
+        one.servers.nodes[0].call("CONFIG", "SET", "auto-aof-rewrite-percentage", 0)
+        one.servers.nodes[0].call("BGREWRITEAOF")
+        await one.add_users(setup.clients, pings=setup.pings)
         await asyncio.sleep(SHARDS_SETTLE_S)
         yield ChatEnvironment(setup, one)
 
@@ -220,6 +288,7 @@ def quantities(found: Mapping[str, Any]) -> Quantities:
         raise CannotRun(f"No message got as far as {missing[0].rpartition('_p')[0]}.")
     sent = found["sent"]
     counts = ("cpu_ms_per_1000", "redis_cpu_ms_per_1000", "backlog_max", "backlog_end", "duplicates", "inversions")
+    counts += ("aof_bytes_per_message", "redis_commands_per_message", "socket_writes_per_message")
     for name in (*counts, "reorderByServerMsgId", "reorderByFrom", "server_busy"):
         figures[name] = float(found[name])
     figures["reorders"] = max(figures["reorderByServerMsgId"], figures["reorderByFrom"])
@@ -234,7 +303,7 @@ def quantities(found: Mapping[str, Any]) -> Quantities:
 
 async def find_max(servers: Backend, settings: Settings, on_step: OnStep) -> Quantities:
     seconds = min(settings.seconds, 5.0)
-    setup = Setup(users=settings.users)
+    setup = Setup(clients=settings.clients, pings=settings.pings)
     async with chat_environment(servers, setup) as chat:
         sustained, rate = await climb(chat, settings.rate, seconds, on_step)
     if not sustained:
@@ -292,10 +361,10 @@ LAG_MS = 1000.0
 SLOWDOWN = 1.5
 
 
-def conclude(report: Report, rate: float, left_out: Mapping[str, str]) -> None:
+def conclude(report: Report, rate: float, left_out: Mapping[str, str], of: str = PLAIN) -> None:
     report.settings["left_out"] = dict(left_out)
     figures = report.figures
-    plain = {name.removeprefix(f"{PLAIN}_"): value for name, value in figures.items() if name.startswith(f"{PLAIN}_")}
+    plain = {name.removeprefix(f"{of}_"): value for name, value in figures.items() if name.startswith(f"{of}_")}
     report.figures = plain | figures
     report.ratios = ratios(figures)
     names = measured(figures)

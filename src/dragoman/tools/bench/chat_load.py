@@ -30,6 +30,7 @@ OPEN_TIMEOUT_S = 60.0
 FIRST_UID = 1_000_001
 TOKEN_S = 86_400
 PING_S = 20.0
+TESTER_PING_S = 1.0  # of the original load tester
 POLL_S = 0.02
 TICK_S = 0.001
 BEHIND_S = 2.0  # that we may be when the time is over, and still send what was due
@@ -78,8 +79,8 @@ class ChatLoad:
 
     # -- commands of the bench -------------------------------------------------------------------
 
-    async def open(self, urls: list[str], count: int, secret: str, issuer: str) -> dict[str, Any]:
-        """Users dealt out to `urls`, all of them accepted."""
+    async def open(self, urls: list[str], count: int, secret: str, issuer: str, pings: bool = False) -> dict[str, Any]:
+        """Users dealt out to `urls`, all of them accepted. `pings`: each sends a PING every second."""
 
         async def one(number: int) -> None:
             user = ChatUser(self, FIRST_UID + number, chat_token(FIRST_UID + number, secret, issuer))
@@ -88,7 +89,7 @@ class ChatLoad:
             self.users.append(user)
 
         await open_all(range(count), OPENING, OPEN_TIMEOUT_S, one)
-        self._pinging = asyncio.create_task(self._ping())
+        self._pinging = asyncio.create_task(self._ping(TESTER_PING_S if pings else PING_S))
         return {"users": len(self.users)}
 
     async def pace(self, per_s: float, seconds: float, name: str, in_time: bool = False) -> None:
@@ -144,11 +145,12 @@ class ChatLoad:
             # Less than the loop's millisecond would be none at all, and the clients would spin.
             await asyncio.sleep(max(self.start + self.sent / self.rate - monotonic(), TICK_S))
 
-    async def _ping(self) -> None:
+    async def _ping(self, every_s: float) -> None:
+        """Each user in its turn: together they would all be answered at the same moment."""
         while True:
-            await asyncio.sleep(PING_S)
             for user in self.users:
                 user.ping()
+                await asyncio.sleep(every_s / len(self.users))
 
     def _figures(self, first: int, expects_accepted: bool) -> dict[str, Any]:
         numbers = range(first, self.sent)

@@ -21,6 +21,7 @@ LONG_SECONDS, QUICK_LONG_SECONDS = 20.0, 2.0
 WARMUP_S, QUICK_WARMUP_S = 5.0, 0.5
 ROUNDS, QUICK_ROUNDS = 3, 1
 ROOM_ROUNDS = 5
+MAX_DELAY_MS = 10_000
 ABUSE_SECONDS, QUICK_ABUSE_SECONDS = 4.0, 0.5
 
 JsonFile = Annotated[Path | None, option("--json", metavar="FILE", help="Also write the results to this file.")]
@@ -130,7 +131,18 @@ def chat(
     seconds: LongSeconds = None,
     warmup: Warmup = None,
     rate: Annotated[float, typer.Option(min=1, max=100_000, help="Messages per second.")] = 2000.0,
-    users: Annotated[int, typer.Option(min=2, max=10_000, help="Users that write to each other.")] = 200,
+    clients: Annotated[int, typer.Option(min=2, max=10_000, help="Clients that write to each other.")] = 200,
+    pings: Annotated[
+        bool,
+        typer.Option("--pings", help="Each client also sends PING every second, as the original load tester does."),
+    ] = False,
+    db_delay: Annotated[
+        str | None,
+        option(
+            metavar="MS,MS,…",
+            help="All modes on SQLite, and on PostgreSQL with every commit answered so many ms later.",
+        ),
+    ] = None,
     modes: Annotated[
         bool, typer.Option("--modes", help="Also with two-phase off, and with delivery before saving.")
     ] = False,
@@ -151,13 +163,22 @@ def chat(
         seconds=seconds or (QUICK_LONG_SECONDS if quick else LONG_SECONDS),
         warmup_s=(QUICK_WARMUP_S if quick else WARMUP_S) if warmup is None else warmup,
         rounds=QUICK_ROUNDS if quick else ROUNDS,
-        users=users,
+        clients=clients,
+        pings=pings,
+        db_delays_ms=_delays(db_delay),
         modes=PATHS if modes else ("save_first",),
         databases=("sqlite", "postgres") if postgres else ("sqlite",),
         slow=slow,
         max=most,
     )
     _run(ctx, bench_chat, chosen, json)
+
+
+def _delays(text: str | None) -> tuple[int, ...]:
+    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if wrong := [part for part in parts if not part.isdecimal() or int(part) > MAX_DELAY_MS]:
+        raise Failure(f"--db-delay takes numbers from 0 to {MAX_DELAY_MS}, not {wrong[0]!r}.", USAGE)
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
 @app.command()

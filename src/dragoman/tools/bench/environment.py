@@ -205,8 +205,9 @@ class Environment:
         spread = {"urls": [one.url for one in at or self.instances], "count": count, "languages": list(languages)}
         await self.loads["speakers"].call("open_sessions", OPEN_TIMEOUT_S, **spread)
 
-    async def add_users(self, count: int) -> None:
-        await self.loads["chat"].call("open", OPEN_TIMEOUT_S, urls=self.urls, count=count, **self.chat_key)
+    async def add_users(self, count: int, *, pings: bool = False) -> None:
+        asked = {"urls": self.urls, "count": count, "pings": pings}
+        await self.loads["chat"].call("open", OPEN_TIMEOUT_S, **asked, **self.chat_key)
 
     async def add_idle(self, speech: int, chat: int) -> dict[str, Any]:
         """So many more sockets that send nothing; returns how many there are now."""

@@ -61,7 +61,7 @@ def _of(kind: str, count: int) -> tuple[int, int]:
 
 async def max_messages(servers: Backend, settings: Settings, on_step: OnStep) -> Quantities:
     """Rates rise by a quarter until one is not sustained, as in `bench chat --max`."""
-    async with chat_environment(servers, Setup(users=settings.users)) as chat:
+    async with chat_environment(servers, Setup(clients=settings.users)) as chat:
         sustained, beyond = await climb(chat, settings.first_rate, settings.seconds / 2, on_step, settings.max_steps)
     if not sustained:
         raise CannotRun(f"{beyond:,.0f} messages a second are not sustained; see --first-rate.")

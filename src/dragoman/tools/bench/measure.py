@@ -14,7 +14,7 @@ import gc
 import math
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from threading import Event
 from time import perf_counter, process_time, sleep
@@ -42,6 +42,7 @@ class Case(Generic[C]):
 class Findings:
     figures: dict[str, float]
     left_out: dict[str, str]  # case: why
+    samples: dict[str, list[Quantities]] = field(default_factory=dict)  # by case, one per round
 
 
 async def in_turns(
@@ -64,7 +65,7 @@ async def in_turns(
     for name, samples in found.items():
         if samples and name not in left_out:
             figures |= {f"{name}_{quantity}": value for quantity, value in medians(samples).items()}
-    return Findings(figures, left_out)
+    return Findings(figures, left_out, found)
 
 
 def medians(samples: Sequence[Mapping[str, float]]) -> Quantities:

@@ -16,6 +16,8 @@ As a process (`python -m dragoman.tools.verify.tcp_proxy`, see `load_process`) i
     {"command": "stall", "link": "v1"}    nothing gets through, and connections stay open
     {"command": "restore", "link": "v1"}
 
+    {"command": "delay", "link": "db", "ms": 20}   answers to COMMIT of PostgreSQL are passed on so much later
+
 It is a process of its own, so that a busy harness does not slow down what it measures.
 """
 
@@ -29,6 +31,8 @@ from urllib.parse import urlsplit
 from dragoman.tools.processes import serve
 
 CHUNK = 1 << 16
+# What PostgreSQL answers to COMMIT: a CommandComplete message of 11 bytes.
+_COMMITTED = b"C\x00\x00\x00\x0bCOMMIT\x00"
 _HOST = b"127.0.0.1"
 # The address of a server in CLUSTER SLOTS, MOVED and ASK. All ports have five digits, so no size changes.
 _NAMED = re.compile(rb"(?<=127\.0\.0\.1)(\r\n:|:)(\d{5})(?=\r\n)")
@@ -48,6 +52,7 @@ class TcpProxy:
         self._stalled = asyncio.Event()
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._commit_delay_s = 0.0
         self.port = 0
 
     @property
@@ -70,6 +75,10 @@ class TcpProxy:
     def restore(self) -> None:
         self._refusing, self._pattern = False, b""
         self._flowing.set()
+
+    def delay_commits(self, seconds: float) -> None:
+        """Pass each answer to COMMIT on so much later, and what follows it on its connection."""
+        self._commit_delay_s = seconds
 
     def stall_at(self, pattern: bytes) -> asyncio.Event:
         """Pass everything on until a client sends `pattern`; then set the event, and pass nothing on of any client."""
@@ -118,6 +127,8 @@ class TcpProxy:
                     whole = tail + data
                     end = complete(whole)
                     data, tail = renamed(whole[:end], self._ports), whole[end:]
+                elif not outwards and self._commit_delay_s and _COMMITTED in data:
+                    await asyncio.sleep(self._commit_delay_s)
                 await self._flowing.wait()
                 sink.write(data)
                 await sink.drain()
@@ -178,6 +189,10 @@ class Links:
         for proxy in self._links[link]:
             proxy.stall()
 
+    async def delay(self, link: str, ms: float) -> None:
+        for proxy in self._links[link]:
+            proxy.delay_commits(ms / 1000)
+
     async def restore(self, link: str) -> None:
         for proxy in self._links[link]:
             proxy.restore()
@@ -185,4 +200,12 @@ class Links:
 
 if __name__ == "__main__":
     _links = Links()
-    serve({"open": _links.open, "cut": _links.cut, "stall": _links.stall, "restore": _links.restore})
+    serve(
+        {
+            "open": _links.open,
+            "cut": _links.cut,
+            "stall": _links.stall,
+            "restore": _links.restore,
+            "delay": _links.delay,
+        }
+    )

@@ -14,7 +14,7 @@ from dragoman.tools.bench.job_life import DRIVER, JobLife, live, round_trips
 from dragoman.tools.bench.measure import drive
 from dragoman.tools.processes import CannotRun
 
-TINY = ("--quick", "--seconds", "1", "--warmup", "0.5", "--rate", "50", "--users", "10")
+TINY = ("--quick", "--seconds", "1", "--warmup", "0.5", "--rate", "50", "--clients", "10")
 PROMISED = {
     "accepted_p99_ms",
     "saved_share",

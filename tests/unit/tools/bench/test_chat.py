@@ -19,13 +19,16 @@ from dragoman.tools.bench.chat import (
     steps,
     title,
 )
+from dragoman.tools.bench.chat_delay import delay_ratios
 from dragoman.tools.processes import CannotRun
 from dragoman.tools.report import Report
 
 FOUND: dict[str, Any] = {
     "sent": 10, "saved_count": 9, "arrived_count": 9, "took_s": 3.0, "saved_p99_ms": 5.0, "cpu_ms_per_1000": 1,
     "redis_cpu_ms_per_1000": 1, "backlog_max": 3, "backlog_end": 0, "duplicates": 0, "inversions": 4,
-    "reorderByServerMsgId": 1, "reorderByFrom": 2, "server_busy": 1, "errors": {}, "failures": [],
+    "aof_bytes_per_message": 900.0,
+    "redis_commands_per_message": 9.0, "socket_writes_per_message": 4.0, "reorderByServerMsgId": 1,
+    "reorderByFrom": 2, "server_busy": 1, "errors": {}, "failures": [],
 }  # fmt: skip
 
 
@@ -150,3 +153,24 @@ def test_maximum_and_the_step_above_it_are_reported() -> None:
     assert "saved, and 0 were neither." in shown
     _, shown = concluded(figures | {"overload_worse": 3.0})
     assert "saved, and 3 were neither." in shown
+
+
+def test_a_slow_database_is_measured_in_all_modes_beside_sqlite() -> None:
+    names = [case.name for case in cases(Settings(db_delays_ms=(0, 20)))]
+    assert names[:3] == ["sqlite_off", "sqlite_save_first", "sqlite_deliver_first"]
+    assert names[3:] == [f"postgres_delay{ms}_{mode}" for ms in (0, 20) for mode in PATHS]
+
+
+def test_ratios_of_a_slow_database_pair_the_rounds_and_have_an_interval() -> None:
+    def rounds(*p50: float) -> list[dict[str, float]]:
+        return [{"e2e_p50_ms": value, "e2e_p99_ms": 2 * value} for value in p50]
+
+    samples = {
+        "sqlite_off": rounds(10, 20, 10),
+        "sqlite_deliver_first": rounds(10, 30, 30),
+        "postgres_delay0_deliver_first": rounds(4, 4),
+        "postgres_delay100_deliver_first": rounds(4, 6),
+    }
+    found = delay_ratios(samples, (0, 100))
+    assert (found["deliver_first_vs_one_phase_p50"], found["deliver_first_vs_one_phase_p50_max"]) == (1.5, 3)
+    assert (found["db_delay_100_vs_0_p50"], found["db_delay_100_vs_0_p50_min"]) == (1.25, 1)
