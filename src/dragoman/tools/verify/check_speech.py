@@ -215,7 +215,10 @@ class SessionCheck:
             )
         yield from self._order_of_words(content)
         yield from self._numbered_as_given(content)
-        lost = self.spoken.unanswered_pieces({index: content.get(index) for index in {*self.silent, *self._failures}})
+        recordings = {index: self.recordings.of(self.spoken.id, index) for index in content}
+        began = {index for index, them in recordings.items() if any(one.pieces is not None for one in them)}
+        unsaid = {*self.silent, *self._failures}
+        lost = self.spoken.unanswered_pieces({index: content[index] if index in began else None for index in unsaid})
         if lost and not self._went_with_its_session and not self._pieces_may_be_lost(lost):
             again = f"; {self.spoken.missing} were too old to be sent again" if self.spoken.missing else ""
             gone = f"; the session was lost: {self.spoken.lost_why}" if self.spoken.lost_at is not None else ""

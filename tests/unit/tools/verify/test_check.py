@@ -456,6 +456,12 @@ def test_a_result_that_came_within_its_window_and_was_not_sent_is_lost() -> None
     assert skipped_day(came_s_after=2.0).kinds() == {"lost"}
 
 
+def test_the_words_of_a_skipped_utterance_are_not_known_if_no_node_began_it() -> None:
+    history = skipped_day(came_s_after=6.0)
+    history.events = [one for one in history.events if one.index != 0 or one.kind is Kind.GIVEN]
+    assert history.verdict().findings == ()
+
+
 def test_a_session_that_was_lost_because_its_client_did_not_read_is_an_end_of_all_that_waited() -> None:
     history = flawless_history(1)
     a_session_was_lost(history)
