@@ -369,10 +369,11 @@ async def at_doors(redis: Redis, keys: Keys, doors: range) -> set[str]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("doors", [1_000, pytest.param(10_000, marks=pytest.mark.long)])
 async def test_no_room_is_closed_with_a_member_in_it_or_left_open_without_a_next_visit(
-    redis: Redis, keys: Keys
+    redis: Redis, keys: Keys, doors: int
 ) -> None:
-    assert await at_doors(redis, keys, range(10_000)) == {""}
+    assert await at_doors(redis, keys, range(doors)) == {""}
 
 
 @pytest.mark.parametrize("redis_at", ["single"], indirect=True)
