@@ -245,7 +245,14 @@ def say(
     from dragoman.client import Session, SessionError
 
     session = Session(
-        urls, src=src, tgt=tgt, audio_format=speech.format, sample_rate=speech.sample_rate, token=token, on_lost="new"
+        urls,
+        src=src,
+        tgt=tgt,
+        audio_format=speech.format,
+        sample_rate=speech.sample_rate,
+        token=token,
+        on_lost="new",
+        previews=not utterances,
     )
     speaker = Speaker(session, speech, show, utterances=utterances, fast=fast)
     try:

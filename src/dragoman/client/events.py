@@ -268,6 +268,9 @@ class Transcript:
     def add(self, event: Event) -> Line | None:
         """Returns the line that changed; None if the event changes none."""
         match event:
+            case Partial(session_id=session_id, index=index, text="", job_id=""):
+                self._remove(session_id, index)
+                return None
             case Partial(session_id=session_id, index=index, text=text):
                 line = self._line(session_id, index)
                 if line.done:
@@ -298,6 +301,13 @@ class Transcript:
         """Whether the end of an utterance changes the transcript: it was skipped, or its line is not done yet."""
         line = self._line_of.get((self._sessions.get(session_id, -1), index))
         return state == "skipped" if line is None else not line.done
+
+    def _remove(self, session_id: str, index: int) -> None:
+        """Nothing was said: the words of a preview disappear."""
+        line = self._line_of.get((self._sessions.get(session_id, -1), index))
+        if line is not None and not line.done:
+            del self._line_of[line.session, line.index]
+            self.lines.remove(line)
 
     def _line(self, session_id: str, index: int) -> Line:
         session = self._sessions.setdefault(session_id, len(self._sessions))

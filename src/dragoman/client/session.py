@@ -42,6 +42,7 @@ class SessionOptions(TypedDict, total=False):
     dialect: str
     enable_streaming_asr: bool
     partial_update_interval_ms: int
+    previews: bool  # words while you speak: Partial events before an utterance has a job
     pairing_code: str
     tenant_id: str
     trace_id: str

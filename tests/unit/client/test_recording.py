@@ -317,6 +317,18 @@ def test_partials_grow_in_place_until_the_result() -> None:
     assert transcript.lines[0].done
 
 
+def test_words_of_a_preview_disappear_if_nothing_was_said() -> None:
+    transcript = Transcript()
+    transcript.add(said(0))
+    transcript.add(Partial("s-1", 1, "um", False, "", "preview-1"))
+    assert [line.text_asr for line in transcript.lines] == ["text_asr", "um"]
+    transcript.add(Partial("s-1", 1, "", False, "", "preview-1"))
+    transcript.add(Partial("s-1", 0, "", False, "", "preview-0"))
+    assert [line.text_asr for line in transcript.lines] == ["text_asr"]
+    transcript.add(said(1, "so"))
+    assert [line.text_asr for line in transcript.lines] == ["text_asr", "so"]
+
+
 def test_the_first_result_of_an_index_stands() -> None:
     transcript = Transcript()
     transcript.add(said(0, "first"))
