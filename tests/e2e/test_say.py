@@ -80,7 +80,9 @@ async def test_say_streams_standard_input(here: InstanceProcess, tmp_path: Path)
     assert process.stdout is not None
     process.stdin.write(bytes(32 * 800))
     first = await process.stdout.readline()  # while more may come
-    assert json.loads(first)["event"] == "progress"
+    words = json.loads(first)
+    assert (words["event"], words["index"], words["job_id"]) == ("partial", 0, "")
+    assert words["preview_id"]
     process.stdin.close()
     rest, _ = await process.communicate()
     events = [json.loads(line) for line in rest.splitlines()]
