@@ -1,6 +1,8 @@
 """What is said aloud in a room: recognised once, read by everybody in their own language, on any instances."""
 
 import asyncio
+import struct
+import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,8 +13,8 @@ import pytest
 
 from dragoman.client import Failed
 from dragoman.domain.rooms import EntryKind
-from dragoman.protocol.rooms import CaptionPartial, RoomMessage
-from support.raw_node import Message, RawNode, silent
+from dragoman.protocol.rooms import CaptionPartial, RoomMessage, RoomSettings
+from support.raw_node import Message, RawNode, Work, silent
 from support.redis_servers import CLUSTER, FIXTURE_OF, KeyInspector
 from support.rooms import FEATURES, Gathering, Member, gathering, translates, translation, translator
 from support.speech import TIMEOUT_S, Harness, Scenario, Talker, new_scenario, start_harness
@@ -68,8 +70,8 @@ async def recognises(node: RawNode, job: Message) -> None:
         await node.answer(job, text_asr=said(job), text_translated=whole)
 
 
-async def recogniser(scenario: Scenario, langs: Sequence[str], at: int = A, **options: Any) -> RawNode:
-    return await scenario.node(at, languages=langs, **{"work": recognises, "features": FEATURES} | options)
+async def recogniser(scenario: Scenario, langs: Sequence[str], at: int = A, work: Work = recognises) -> RawNode:
+    return await scenario.node(at, languages=langs, work=work, features=FEATURES)
 
 
 class Partials:
@@ -289,8 +291,6 @@ async def test_words_are_shown_while_they_are_recognised_to_those_that_hear_the_
 
 
 async def test_room_tells_nodes_its_vocabulary_and_what_the_speaker_said_before(harness: Harness) -> None:
-    from dragoman.protocol.rooms import RoomSettings
-
     (en,) = languages(1)
     async with room(harness) as (scenario, met):
         node = await recogniser(scenario, [en])
@@ -411,3 +411,42 @@ async def test_utterance_is_one_caption_when_its_speaker_resumes_on_another_inst
         for number in range(2):
             await berta.shows(translation(es, f"said {number} in {en}"))
         await met.check(2)
+
+
+async def run_of(*command: str, standard_input: bytes = b"") -> tuple[int, str]:
+    """Exit code and output of a `dragoman` command."""
+    pipe = asyncio.subprocess.PIPE
+    program = (sys.executable, "-m", "dragoman.cli.main", *command)
+    process = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe, stderr=pipe)
+    out, err = await process.communicate(standard_input)
+    return process.returncode or 0, out.decode() + err.decode()
+
+
+def wav_of_unknown_length(samples: bytes) -> bytes:
+    """As a program writes it to a pipe."""
+    head = b"RIFF\xff\xff\xff\xffWAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE, 2 * RATE, 2, 16)
+    return head + b"data\xff\xff\xff\xff" + samples
+
+
+async def test_stream_on_standard_input_is_captioned_and_its_caption_is_explained(harness: Harness) -> None:
+    en, es = languages(2)
+    async with room(harness) as (scenario, met):
+        await recogniser(scenario, [en], A)
+        node = await translator(scenario, [en, es], B)
+        berta = await met.join(es, B)
+        server = f"http://127.0.0.1:{harness.instances[A].port}"
+        sound = wav_of_unknown_length(b"\x00\x20\x00\xe0" * (RATE // 4))
+        say = ("say", "--room", berta.room.code, "--from", en, "--name", "Stream", "--url", server, "-")
+        code, output = await run_of(*say, standard_input=sound)
+        seen = await berta.shows(translation(es, f"said 0 in {en}"))
+        assert (code, seen.speaker) == (0, "Stream"), output
+        assert f"said 0 in {en}  [{seen.id}]" in output
+        code, output = await run_of("explain", seen.id, "--room", berta.room.id, "--url", server)
+        assert code == 0, output
+        words = " ".join(output.split())
+        assert f"Stream in {en}, said: “said 0 in {en}”." in words
+        assert f"Into {es}: “{seen.text}”." in words
+        assert (await node.job())["job_id"] in words
+        await met.check(1)
+        code, output = await run_of("explain", f"{seen.id}9", "--room", berta.room.id, "--url", server)
+        assert (code != 0, "no such caption" in output) == (True, True)

@@ -1,7 +1,7 @@
 """`dragoman explain`: why a job went to its node, what it waited for, and how it ended."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +9,7 @@ import typer
 from dragoman.cli import output
 from dragoman.cli.api import Api, AsJson, segment, with_api
 from dragoman.cli.output import Failure
+from dragoman.cli.room import room_id
 from dragoman.visible import visible
 
 WIDTH = 80
@@ -91,19 +92,62 @@ def explain(
     api: Api,
     job: Annotated[
         str,
-        typer.Argument(help="Job id, as in results and logs; `last` is the newest job.", metavar="JOB"),
+        typer.Argument(
+            help="Job id, as in results and logs; `last` is the newest job. Or the id of a caption of a room.",
+            metavar="JOB",
+        ),
     ],
+    room: Annotated[
+        str, typer.Option("--room", metavar="ROOM", help="Room of a caption whose speaker has left: its id or link.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show why a job went to its node, what it waited for, and how it ended."""
+    """Show why a job went to its node, what it waited for, and how it ended; of a caption, its recognition and every
+    translation."""
+    if ":" in job:
+        _explain_caption(api, job.strip(), room, as_json=as_json)
+        return
     found = api.get(f"/api/v1/jobs/{segment(_newest(api) if job == LAST else job.strip())}")
     if as_json:
         output.as_json(found)
         return
-    for heading, lines in story(found).items():
+    _print(story(found))
+
+
+def _print(lines_by_heading: Mapping[str, Sequence[str]]) -> None:
+    for heading, lines in lines_by_heading.items():
         for line in lines:
             output.block(textwrap.fill(line, WIDTH, initial_indent=f"{heading:<7}", subsequent_indent=" " * 7))
             heading = ""
+
+
+def _explain_caption(api: Api, caption: str, room: str, *, as_json: bool) -> None:
+    query = f"?room={segment(room_id(api, room))}" if room else ""
+    found = api.get(f"/api/v1/captions/{segment(caption)}{query}")
+    if as_json:
+        output.as_json(found)
+        return
+    for number, part in enumerate(caption_story(found)):
+        if number:
+            output.line("")
+        _print(part)
+
+
+def caption_story(found: Mapping[str, Any]) -> Iterator[dict[str, list[str]]]:
+    """The caption, its recognition, and each translation; control characters are escaped."""
+    text = f"“{found['text']}”" if found["kind"] == "original" else f"lost: {found['text']}"
+    who = f"{found['speaker']} in {found['lang']}, {'said' if found['source'] == 'speech' else 'written'}: {text}."
+    yield {"Text": [visible(f"{found['caption_id']} in room {found['room_id']}."), visible(who)]}
+    if found["source"] == "speech":
+        recognition = found["recognition"]
+        yield story(recognition) if recognition else {"What": ["Its recognition: no job is recorded any more."]}
+    for one in found["translations"]:
+        job, target = one["job"], visible(one["lang"])
+        ends = {"pending": "is not translated yet", "done": f"“{one['text']}”", "untranslated": f"none: {one['text']}"}
+        again = f" Planned {one['planned']} times." if one["planned"] > 1 else ""
+        lines = {"Into": [visible(f"{target}: {ends.get(one['state'], one['state'])}.{again}")]}
+        by_speech = "Translated by the job that recognised it, or its job is not recorded any more."
+        yield lines | (story(job) if job else {"What": [by_speech]})
 
 
 def _newest(api: Api) -> str:

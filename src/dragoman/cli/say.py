@@ -6,7 +6,6 @@ closes the session; a second Ctrl-C ends the command at once.
 """
 
 import asyncio
-import os
 import shutil
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from dragoman.cli.room import parse
 from dragoman.cli.say_output import LineOutput, output_for
 from dragoman.cli.say_room import RoomSpeaker
 from dragoman.cli.settings import ConfigFile, Overrides, authority, option, session_url, settings
-from dragoman.cli.terminal_io import read_stdin, signal_handlers
+from dragoman.cli.terminal_io import read_begin, read_stdin, signal_handlers
 
 if TYPE_CHECKING:
     from dragoman.client import Event, Recording, Room, Session, SessionError
@@ -117,27 +116,19 @@ def _speech_of_stdin() -> Speech:
     """Raw pcm16 at 16 kHz, or a WAV: its head says at which rate."""
     from dragoman.client.recording import HOW_TO_CONVERT, BadWav, read_head
 
-    begun = _read_stdin(4)
+    begun = read_begin(4)
     while begun.startswith(b"RIFF"):
         try:
             head = read_head(BytesIO(begun), len(begun))
             return Speech("pcm16", head.sample_rate, begun=begun[head.data_at :])
         except BadWav as error:
-            more = os.read(0, 4096) if len(begun) < MAX_HEAD_BYTES else b""
+            more = read_begin(1024) if len(begun) < MAX_HEAD_BYTES else b""
             if not more:
                 raise Failure(
                     f"Standard input cannot be sent: {error}. Convert it first: {HOW_TO_CONVERT}", USAGE
                 ) from None
             begun += more
     return Speech("pcm16", STDIN_RATE, begun=begun)
-
-
-def _read_stdin(size: int) -> bytes:
-    """So many bytes, or less at its end."""
-    data = b""
-    while len(data) < size and (more := os.read(0, size - len(data))):
-        data += more
-    return data
 
 
 def sample(language: str) -> "Sequence[Recording]":

@@ -34,6 +34,16 @@ async def read_stdin(max_bytes: int) -> AsyncIterator[bytes]:
         yield data
 
 
+def read_begin(size: int) -> bytes:
+    """So many bytes of standard input, or less at its end. Before the loop runs: it waits for them."""
+    data = b""
+    for more in _chunks(STDIN_FD, size):
+        data += more
+        if (size := size - len(more)) <= 0:
+            break
+    return data
+
+
 def _chunks(fd: int, max_bytes: int) -> Iterator[bytes]:
     """Read until the end of the file or the first error."""
     with contextlib.suppress(OSError):

@@ -19,12 +19,12 @@ from dragoman.gateway import pages
 from dragoman.gateway.http_requests import OPERATOR, BadRequest, Handler, count_of, error, json, peer_of, text_of
 from dragoman.services.history import History
 from dragoman.services.operations import DeadLetters, NotThere, Operations
-from dragoman.services.report import Listings, Report
+from dragoman.services.report import Listings, Report, readable
 from dragoman.store.audit import Audit
 from dragoman.store.dead_letters import CannotReplay, DeadLetter
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import PushReply
-from dragoman.store.jobs import Jobs, with_attempts
+from dragoman.store.jobs import Jobs
 
 log = structlog.get_logger(__name__)
 
@@ -205,10 +205,7 @@ class _ClusterApi:
         found = await self._context.jobs.get(request.match_info["job"])
         if found is None:
             return error("no such job, or it ended too long ago", 404)
-        job = with_attempts(found)
-        with suppress(msgspec.DecodeError, KeyError):
-            job["receipt"] = msgspec.json.decode(job["receipt"])
-        return json(job)
+        return json(readable(found))
 
 
 class _ConsoleApi:

@@ -38,6 +38,7 @@ from dragoman.store.rooms.rooms import RoomInfo, Rooms
 log = structlog.get_logger(__name__)
 
 NO_ROOM: Final = "there is no such room, or its transcript has expired"
+NO_CAPTION: Final = "no such caption, or its speaker has left: name the room"
 NOT_FOR_GUESTS: Final = "this room is not open to guests"
 LOCKED: Final = "the host has locked the room"
 _STATUS: Final = {RoomErrorCode.INVALID_ROOM_CODE: 404, RoomErrorCode.LIMIT_EXCEEDED: 429}
@@ -66,6 +67,7 @@ def operator_routes(membership: RoomMembership, listings: RoomListings, auditor:
         web.get("/api/v1/rooms", api.list),
         web.get("/api/v1/rooms/{room}", api.show),
         web.delete("/api/v1/rooms/{room}", api.close),
+        web.get("/api/v1/captions/{caption}", api.caption),
     ]
 
 
@@ -105,6 +107,14 @@ class _OperatorApi:
     async def show(self, request: web.Request) -> web.Response:
         found = await self._listings.room(request.match_info["room"], with_members=True)
         return json(found) if found is not None else error(NO_ROOM, 404)
+
+    async def caption(self, request: web.Request) -> web.Response:
+        """Its recognition and its translations; `room`: its room, if its speaker is not there any more."""
+        room = text_of(request.query, "room")
+        if room and not ROOM_ID.fullmatch(room):
+            raise BadRequest("room is not the id of a room")
+        found = await self._listings.caption(request.match_info["caption"], room)
+        return json(found) if found is not None else error(NO_CAPTION, 404)
 
     async def close(self, request: web.Request) -> web.Response:
         room_id = request.match_info["room"]

@@ -70,7 +70,9 @@ class Ports:
         operator_routes = [
             *operator_chat_api.routes(chat, context.auditor, self._services.operations.disconnect),
             *operator_api.console_routes(self._services, context.auditor),
-            *room_api.operator_routes(rooms.membership, RoomListings(rooms.store), context.auditor),
+            *room_api.operator_routes(
+                rooms.membership, RoomListings(rooms.store, self._services.stores.jobs), context.auditor
+            ),
             *operator_chat_api.revocation_routes(
                 self._services.revocations, self._authenticator, chat.archive.user_by_name, context.auditor
             ),

@@ -240,7 +240,7 @@ class Services:
         self.resumption = Resumption(
             self.sessions, self.results, stores.sessions, stores.jobs, stores.turns, stores.instances,
             self.router, self.metrics, self.tasks, job_timeout_ms=speech.job_timeout_ms,
-            session_over=self.rooms.membership.session_over,
+            session_over=self.rooms.membership.session_over, restore_room=self.rooms.speakers.restore,
         )  # fmt: skip
 
     def _build_upkeep(self, config: Config) -> None:

@@ -1,23 +1,24 @@
 """The state of the whole cluster, and lists of what is in it, for operators; read from Redis by any instance."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
 from dragoman.domain.fleet import Fleet, Node
-from dragoman.domain.rooms import Member
+from dragoman.domain.rooms import AUTO, Member, about_of
 from dragoman.protocol import ids
 from dragoman.services.operations import DeadLetters
 from dragoman.services.rooms.local_rooms import WHY_OVER
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
-from dragoman.store.jobs import Jobs
+from dragoman.store.jobs import Jobs, with_attempts
 from dragoman.store.nodes import Nodes
 from dragoman.store.owners import Owners
 from dragoman.store.reservations import Reservations
-from dragoman.store.rooms.rooms import Rooms
+from dragoman.store.rooms.rooms import LanguageState, Rooms
 from dragoman.store.sessions import EXPECTED, ResumableSessions, open_of, window_of
 from dragoman.store.storm import Storm
 from dragoman.store.turns import Turns
@@ -223,8 +224,8 @@ class Listings:
 
 
 class RoomListings:
-    def __init__(self, rooms: Rooms) -> None:
-        self._rooms = rooms
+    def __init__(self, rooms: Rooms, jobs: Jobs) -> None:
+        self._rooms, self._jobs = rooms, jobs
 
     async def rooms(self, count: int, after: str = "", part: str = "") -> dict[str, Any]:
         """Open rooms by id; `part` is in the id, or is the code."""
@@ -267,6 +268,61 @@ class RoomListings:
             members = sorted(await self._rooms.members(id), key=lambda member: member.joined_ms)
             row["listed"] = [_member(member) for member in members[:MAX_MEMBERS]]
         return row
+
+    # -- one caption -----------------------------------------------------------------------------
+
+    async def caption(self, caption: str, room: str = "") -> dict[str, Any] | None:
+        """How a caption came about: the job that recognised it, and the job of each translation. Without `room`, of the
+        room that its speaker is in. None: the log does not have it."""
+        session = caption.partition(":")[0]
+        if not room and (noted := await self._rooms.session_room(session)) is not None:
+            room = noted[0]
+        row = await self._rooms.caption(room, caption) if room else None
+        original = await self._rooms.entry(room, row.seq) if row is not None else None
+        if row is None or original is None:
+            return None
+        planned = sorted(row.langs.items())
+        translations = await asyncio.gather(*(self._translation(room, caption, *one) for one in planned))
+        return {
+            "caption_id": caption,
+            "room_id": room,
+            "kind": row.kind,
+            "lang": row.lang,
+            "text": original.text,
+            "speaker": about_of(original).name,
+            "source": about_of(original).source,
+            "recognition": await self._recognition(caption, {row.lang, AUTO, *row.langs}),
+            "translations": translations,
+        }
+
+    async def _translation(self, room: str, caption: str, lang: str, state: LanguageState) -> dict[str, Any]:
+        entry = await self._rooms.entry(room, state.seq) if state.seq else None
+        text = entry.text if entry is not None else ""
+        job = await self._job_of(f"{room}:{caption}:{lang}:{state.n}")
+        return {"lang": lang, "state": state.s, "planned": state.n, "text": text, "job": job}
+
+    async def _recognition(self, caption: str, targets: Collection[str]) -> dict[str, Any] | None:
+        """The job of the utterance: into its own language if it only recognises, or into one of the others."""
+        session, _, index = caption.partition(":u")
+        if not index.isdecimal():
+            return None
+        found = await asyncio.gather(
+            *(self._job_of(ids.request_id(session, int(index), target)) for target in sorted(targets))
+        )
+        return next((job for job in found if job is not None), None)
+
+    async def _job_of(self, request: str) -> dict[str, Any] | None:
+        bound = self._jobs.parse_binding(await self._jobs.binding(request))
+        record = await self._jobs.get(bound.job_id) if bound is not None else None
+        return readable(record) if record is not None else None
+
+
+def readable(record: Mapping[str, str]) -> dict[str, Any]:
+    """The record of a job, with its attempts and its receipt as objects."""
+    job = with_attempts(record)
+    with suppress(msgspec.DecodeError, KeyError):
+        job["receipt"] = msgspec.json.decode(job["receipt"])
+    return job
 
 
 def _member(member: Member) -> dict[str, Any]:

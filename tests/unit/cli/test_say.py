@@ -3,6 +3,9 @@
 import io
 import json
 import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from rich.console import Console
 from dragoman.cli import output
 from dragoman.cli.main import run
 from dragoman.cli.output import USAGE, Failure
-from dragoman.cli.say import Speech, _stdin_pieces, sample, spoken_sample
+from dragoman.cli.say import Speech, _speech_of_stdin, _stdin_pieces, sample, spoken_sample
 from dragoman.cli.say_output import JsonOutput, LineOutput, ScreenOutput
 from dragoman.cli.status import tables
 from dragoman.client import Detected, Ended, Failed, Partial, Rejected, Renewed, Result, Resumed, Throttled
@@ -57,18 +60,55 @@ def test_say_without_a_server_fails_with_one_sentence(capsys: pytest.CaptureFixt
     assert err.count("\n") == 1
 
 
+@contextmanager
+def stdin_of(data: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    reader, writer = os.pipe()
+    monkeypatch.setattr("dragoman.cli.terminal_io.STDIN_FD", reader)
+    os.write(writer, data)
+    os.close(writer)
+    yield
+    os.close(reader)
+
+
+def wav_of(samples: bytes, rate: int, channels: int = 1) -> bytes:
+    head = b"RIFF\xff\xff\xff\xffWAVEfmt " + struct.pack("<IHHIIHH", 16, 1, channels, rate, 2 * rate, 2, 16)
+    return head + b"data\xff\xff\xff\xff" + samples
+
+
 async def test_standard_input_is_split_into_pieces_of_whole_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     monkeypatch.setattr("dragoman.cli.terminal_io.STDIN_FD", reader)
     os.write(writer, bytes(range(25)))
     os.close(writer)
-    pieces = [piece async for piece in _stdin_pieces(10)]
+    pieces = [piece async for piece in _stdin_pieces(b"", 10)]
     os.close(reader)
     assert pieces == [
         bytes(range(10)),
         bytes(range(10, 20)),
         bytes(range(20, 24)),
     ]  # without the half sample at the end
+
+
+@pytest.mark.parametrize(
+    ("given", "rate", "begun"),
+    [
+        (b"\x01\x02\x03\x04\x05\x06", 16_000, b"\x01\x02\x03\x04"),
+        (wav_of(b"\x07\x08", 8000), 8000, b""),
+        (b"\x01", 16_000, b"\x01"),
+        (b"", 16_000, b""),
+    ],
+)
+def test_standard_input_may_be_a_wav_whose_head_says_the_rate(
+    given: bytes, rate: int, begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stdin_of(given, monkeypatch):
+        speech = _speech_of_stdin()
+        assert (speech.format, speech.sample_rate, speech.begun) == ("pcm16", rate, begun or speech.begun)
+
+
+def test_wav_that_cannot_be_sent_is_refused_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stdin_of(wav_of(b"", 16_000, channels=2), monkeypatch), pytest.raises(Failure, match="2 channels"):
+        _speech_of_stdin()
 
 
 async def test_speech_yields_the_pieces_of_each_part() -> None:

@@ -32,6 +32,19 @@ def test_job_without_a_target_wants_only_the_source() -> None:
     assert list(fleet.pool("de", "de")) == []
 
 
+def test_job_of_any_language_without_a_target_wants_any_node_that_recognises() -> None:
+    fleet = fleet_of(node("one"), node("texts", asr="", semantic=""))
+    assert list(fleet.pool("auto", "")) == ["one"]
+
+
+def test_speech_is_served_only_by_a_node_that_is_not_draining() -> None:
+    fleet = fleet_of(node("a", asr="de", semantic="en"))
+    assert fleet.serves_speech("de", "en")
+    assert not fleet.serves_speech("en", "de")
+    fleet.upsert(node("a", asr="de", semantic="en", draining=True))
+    assert not fleet.serves_speech("de", "en")
+
+
 def test_news_of_an_earlier_life_is_refused() -> None:
     fleet = fleet_of(node("a", epoch=5))
     assert not fleet.upsert(node("a", epoch=4, asr="fr"))

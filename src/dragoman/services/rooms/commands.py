@@ -140,6 +140,7 @@ class RoomCommands:
         """What the member has said until now becomes captions first."""
         self._membership.require_room(session)
         await session.said_in_room(self._leave_s)
+        self._speakers.over(session.id)
         await self._membership.leave(session)
 
     # -- captions --------------------------------------------------------------------------------

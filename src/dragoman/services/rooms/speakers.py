@@ -9,7 +9,8 @@ are appended one after another. A text that was recognised and not appended was 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic, time
 
@@ -26,14 +27,14 @@ from dragoman.protocol.extra import detected_language
 from dragoman.protocol.peer import RoomPartial, RoomUtterance
 from dragoman.services.loops import Tasks, retry
 from dragoman.services.rooms.captions import DUPLICATE, Asking, Captions, reason_of
-from dragoman.services.rooms.local_rooms import LocalRoom, LocalRooms
+from dragoman.services.rooms.local_rooms import LocalMember, LocalRoom, LocalRooms
 from dragoman.services.rooms.room_log import RoomLog, caption_of
 from dragoman.services.rooms.session_queues import SessionQueues
 from dragoman.services.rooms.settings import settings_of
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.room_speech import InRoom, RoomTurn, Spoken
 from dragoman.store.errors import StoreError
-from dragoman.store.rooms.rooms import Refusal, Rooms
+from dragoman.store.rooms.rooms import Refusal, RoomInfo, Rooms
 
 log = structlog.get_logger(__name__)
 
@@ -65,22 +66,34 @@ class RoomSpeakers:
         self._caption_rate = caption_rate
         self._audio_rate = RatePerKey(audio_s_per_minute) if audio_s_per_minute else None
         self._queues = SessionQueues(tasks, "room-speech")
+        self._restored: dict[str, _Place] = {}
         self._paces: dict[str, PartialPace] = {}
         self._detected: dict[str, str] = {}  # session → spoken language
 
     # -- how an utterance is spoken --------------------------------------------------------------
 
-    def _find(self, session_id: str) -> tuple[LocalRoom, Member] | None:
+    def _find(self, session_id: str) -> "_Place | None":
         room = self._local.of_session(session_id)
         member = room.members.get(session_id) if room is not None else None
-        return (room, member.info) if room is not None and member is not None else None
+        if room is None or member is None:
+            return self._restored.get(session_id)
+        self._restored.pop(session_id, None)
+        return _Place(room.info, member.info, room, member)
+
+    async def restore(self, session_id: str) -> None:
+        """The session continues on this instance: what it says goes to its room, also before it has joined again."""
+        noted = await self._store.session_room(session_id)
+        if noted is None:
+            return
+        info, member = await asyncio.gather(self._store.info(noted[0]), self._store.member(noted[0], session_id))
+        if info is not None and not info.closed and member is not None:
+            self._restored[session_id] = _Place(info, member)
 
     def begin_turn(self, session_id: str, src_lang: str | None) -> RoomTurn | None:
-        found = self._find(session_id)
-        if found is None:
+        place = self._find(session_id)
+        if place is None:
             return None
-        room, member = found
-        spoken, heard = src_lang or member.speaks, room.heard
+        spoken, heard = src_lang or place.member.speaks, place.heard
         view = self._view
         plan = plan_speech(
             spoken,
@@ -88,29 +101,25 @@ class RoomSpeakers:
             {(spoken, lang) for lang in heard if view.serves_text(spoken, lang)},
             {(spoken, lang) for lang in heard if view.serves_speech(spoken, lang)},
         )
-        return RoomTurn(room.id, spoken, plan.target, bool(plan.target) and room.wants_voice(plan.target))
+        return RoomTurn(place.info.room, spoken, plan.target, bool(plan.target) and place.wants_voice(plan.target))
 
     def utterance(self, session_id: str, turn: RoomTurn, epoch: int, audio_ms: int) -> InRoom:
-        found = self._find(session_id)
-        name = found[1].name if found is not None else ""
+        place = self._find(session_id)
+        name = place.member.name if place is not None else ""
         started_ms = int(time() * 1000) - audio_ms
         utterance = RoomUtterance(turn.room_id, epoch, name, turn.lang, turn.target, started_ms, audio_ms)
-        refused = self._refusal(session_id, turn, audio_ms / 1000)
-        if found is None or refused is not None:
-            return InRoom(turn, utterance, refused=refused)
-        room = found[0]
-        return InRoom(turn, utterance, settings_of(room.info).vocabulary, " ".join(room.members[session_id].said))
+        if place is None or place.info.room != turn.room_id:
+            return InRoom(turn, utterance, refused=_refused(*_NOT_IN_ROOM))
+        refused = self._refusal(session_id, place, audio_ms / 1000)
+        return InRoom(turn, utterance, settings_of(place.info).vocabulary, place.context, refused)
 
-    def _refusal(self, session_id: str, turn: RoomTurn, audio_s: float) -> End | None:
-        found, now = self._find(session_id), monotonic()
-        if found is None or found[0].id != turn.room_id:
-            return _refused(RoomErrorCode.NOT_IN_ROOM, "You are not in the room any more.")
-        room, member = found
+    def _refusal(self, session_id: str, place: "_Place", audio_s: float) -> End | None:
+        member, now = place.member, monotonic()
         if member.muted:
             return _refused(RoomErrorCode.NOT_ALLOWED, "You are muted in this room.")
         if not member.may_speak:
             return _refused(RoomErrorCode.NOT_ALLOWED, "You may read in this room, not speak.")
-        if room.info.paused:
+        if place.info.paused:
             return _refused(*_REFUSED[Refusal.PAUSED])
         if self._caption_rate is not None and not self._caption_rate.take(session_id, now):
             return _refused(RoomErrorCode.LIMIT_EXCEEDED, "Too many captions in a minute: wait a moment.")
@@ -119,14 +128,15 @@ class RoomSpeakers:
         return None
 
     def vocabulary(self, session_id: str) -> tuple[str, ...]:
-        found = self._find(session_id)
-        return settings_of(found[0].info).vocabulary if found is not None else ()
+        place = self._find(session_id)
+        return settings_of(place.info).vocabulary if place is not None else ()
 
     def language(self, session_id: str) -> str | None:
-        found = self._find(session_id)
-        return found[1].speaks if found is not None else None
+        place = self._find(session_id)
+        return place.member.speaks if place is not None else None
 
     def over(self, session_id: str) -> None:
+        self._restored.pop(session_id, None)
         self._paces.pop(session_id, None)
         self._detected.pop(session_id, None)
 
@@ -207,10 +217,10 @@ class RoomSpeakers:
 
     def partial(self, session_id: str, index: int, text: str) -> None:
         """What was recognised so far; '' if nothing will follow. Not of an utterance from before it joined."""
-        found = self._find(session_id)
-        if found is None or not found[1].may_speak or found[0].info.paused:
+        place = self._find(session_id)
+        if place is None or place.local is None or not place.member.may_speak or place.info.paused:
             return
-        if index < found[0].members[session_id].first_index:
+        if index < place.local.first_index:
             return
         pace, now = self._paces.setdefault(session_id, PartialPace()), monotonic()
         waits = pace.waiting is not None
@@ -220,11 +230,11 @@ class RoomSpeakers:
             asyncio.get_running_loop().call_later(pace.due_at - now, self._show, session_id)
 
     def _show(self, session_id: str) -> None:
-        pace, found = self._paces.get(session_id), self._find(session_id)
+        pace, place = self._paces.get(session_id), self._find(session_id)
         waiting = pace.take(monotonic()) if pace is not None else None
-        if waiting is None or found is None:
+        if waiting is None or place is None or place.room is None:
             return
-        room, member = found
+        room, member = place.room, place.member
         lang = member.speaks if member.speaks != AUTO else self._detected.get(session_id)
         if lang is not None:
             index, text = waiting
@@ -242,6 +252,28 @@ class RoomSpeakers:
             pace.forget(index)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a session speaks. Without `room`, it has not joined again on this instance yet."""
+
+    info: RoomInfo
+    member: Member
+    room: LocalRoom | None = None
+    local: LocalMember | None = None
+
+    @property
+    def heard(self) -> Mapping[str, int]:
+        return self.room.heard if self.room is not None else {}
+
+    def wants_voice(self, lang: str) -> bool:
+        return self.room is not None and self.room.wants_voice(lang)
+
+    @property
+    def context(self) -> str:
+        return " ".join(self.local.said) if self.local is not None else ""
+
+
+_NOT_IN_ROOM = (RoomErrorCode.NOT_IN_ROOM, "You are not in the room any more.")
 _UNKNOWN = (RoomErrorCode.INTERNAL_ERROR, "The room refused this utterance.")
 
 

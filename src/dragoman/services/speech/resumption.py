@@ -77,9 +77,11 @@ class Resumption:
         *,
         job_timeout_ms: int,
         session_over: Callable[[str, int], Awaitable[None]],
+        restore_room: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`session_over` is called for a session that was not resumed in time, with its epoch."""
-        self._session_over = session_over
+        """`session_over` is called for a session that was not resumed in time, with its epoch; `restore_room` for one
+        that continues here."""
+        self._session_over, self._restore_room = session_over, restore_room
         self._sessions, self._results, self._store, self._jobs = sessions, results, store, jobs
         self._turns, self._instances, self._router = turns, instances, router
         self._metrics, self._tasks = metrics, tasks
@@ -155,7 +157,9 @@ class Resumption:
         try:
             former = self._instances.presence(resumed.former_owner) if resumed.former_owner else _nothing()
             jobs = asyncio.gather(*(self._jobs.get(job_id) for job_id, _ in resumed.open.values()))
-            turn, presence, records = await asyncio.gather(self._turn(session_id), former, jobs)
+            turn, presence, records, _ = await asyncio.gather(
+                self._turn(session_id), former, jobs, self._restore_room(session_id)
+            )
         except StoreError:
             # This instance owns the session but does not have it: it ends unless the client resumes again.
             self._tasks.spawn(self._grant_grace(session_id, resumed.epoch), "grant-grace")

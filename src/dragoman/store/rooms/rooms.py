@@ -166,6 +166,26 @@ class Appended:
     instances: list[str]
 
 
+class LanguageState(msgspec.Struct, frozen=True):
+    """A planned language of a caption, as the scripts write it."""
+
+    n: int  # how often it was planned
+    s: str  # pending, done or untranslated
+    seq: int  # of its last end
+
+
+class CaptionState(msgspec.Struct, frozen=True):
+    """A row of `captions`, as the scripts write it."""
+
+    seq: int
+    lang: str
+    kind: str
+    langs: dict[str, LanguageState]  # that are planned
+
+
+_decode_caption = msgspec.json.Decoder(CaptionState).decode
+
+
 @dataclass(frozen=True, slots=True)
 class Visited:
     expired: list[Entry]
@@ -383,12 +403,17 @@ class Rooms:
 
     async def original(self, room: str, caption: str) -> Entry | None:
         """None: the log does not have it, or not any more."""
-        row = await self.redis.call("HGET", self.keys.room_captions(room), caption)
-        if row is None:
-            return None
-        seq = int(msgspec.json.decode(row)["seq"])
+        row = await self.caption(room, caption)
+        return await self.entry(room, row.seq) if row is not None else None
+
+    async def entry(self, room: str, seq: int) -> Entry | None:
         found = await self.read(room, seq - 1, 1, seq)
         return found[0] if found else None
+
+    async def caption(self, room: str, caption: str) -> CaptionState | None:
+        """None: the log does not have it, or not any more."""
+        row = await self.redis.call("HGET", self.keys.room_captions(room), caption)
+        return _decode_caption(row) if row is not None else None
 
     async def pending(self, room: str) -> list[tuple[str, str]]:
         """Caption and language of everything that is planned and has no end yet."""
@@ -428,6 +453,10 @@ class Rooms:
 
     async def members(self, room: str) -> list[Member]:
         return [_decode_member(each) for each in await self.redis.call("HVALS", self.keys.room_members(room))]
+
+    async def member(self, room: str, session: str) -> Member | None:
+        found = await self.redis.call("HGET", self.keys.room_members(room), session)
+        return _decode_member(found) if found is not None else None
 
     async def counts(self, room: str) -> RoomCounts:
         flat, found = await self.redis.call("HGETALL", self.keys.room_counts(room)), RoomCounts()
