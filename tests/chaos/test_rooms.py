@@ -1,7 +1,7 @@
 """Rooms while instances are killed: nothing that was said is lost, and every language ends."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import permutations
 from pathlib import Path
@@ -10,10 +10,11 @@ import aiohttp
 import pytest
 
 from dragoman.client import Room
+from dragoman.domain.rooms import EntryKind
 from dragoman.store.keys import Keys
 from dragoman.tools.processes import InstanceProcess
 from support.cluster import Cluster, running
-from support.raw_node import RawNode, Work, silent
+from support.raw_node import Message, RawNode, Work, silent
 from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, RedisAt, connected
 from support.rooms import FEATURES, Member, store_of, translates, translation
 from support.speech import TIMEOUT_S
@@ -39,17 +40,20 @@ class Conversation:
             rooms__translate_timeout_ms=TRANSLATE_TIMEOUT_MS, rooms__captions_per_minute=0
         )
 
-    async def node(self, instance: InstanceProcess, *langs: str, work: Work = translates) -> RawNode:
+    async def node(
+        self, instance: InstanceProcess, *langs: str, work: Work = translates, recognises: Sequence[str] = ()
+    ) -> RawNode:
         pairs = [list(pair) for pair in permutations(langs, 2)]
         node = await RawNode.dial(
-            self._http, instance.port, languages=(), work=work, features=FEATURES, text_pairs=pairs
+            self._http, instance.port, languages=recognises, work=work, features=FEATURES, text_pairs=pairs
         )
         self._stack.push_async_callback(node.close)
         return node
 
     async def member(self, speaks: str, *instances: InstanceProcess, room: str = "") -> Member:
         urls = [f"ws://127.0.0.1:{one.port}/ws/session" for one in instances]
-        member = Member(Room(urls, room=room, name=speaks, speaks=speaks, from_start=bool(room)), speaks)
+        sound = {"audio_format": "pcm16", "sample_rate": 16_000}
+        member = Member(Room(urls, room=room, name=speaks, speaks=speaks, from_start=bool(room), **sound), speaks)
         await member.room.join()
         reading = asyncio.get_running_loop().create_task(member.read())
         self._stack.push_async_callback(_finish, member, reading)
@@ -129,3 +133,83 @@ async def test_member_whose_session_cannot_resume_leaves_when_its_instance_is_ki
         await wait_until(lambda: berta.room.count == 2, TIMEOUT_S)
         a.kill()
         await wait_until(lambda: berta.room.count == 1, TIMEOUT_S)
+
+
+# -- speech ----------------------------------------------------------------------------------------
+
+
+async def test_everybody_has_a_caption_or_its_loss_when_a_speaker_cannot_resume_and_its_instance_is_killed(
+    redis: RedisAt, tmp_path: Path
+) -> None:
+    spoken = 8
+
+    async def answers_some(node: RawNode, job: Message) -> None:
+        """Nothing until all are there: the instance is killed among the results."""
+        if job["utterance_index"] == spoken - 1:
+            for each in node.jobs[: spoken // 2]:
+                await node.answer(each, text_asr=f"said {each['utterance_index']}", text_translated="")
+            asyncio.get_running_loop().call_later(0.005, a.kill)
+
+    async with conversation(redis, tmp_path) as talk:
+        a, b = await talk.instance(), await talk.instance()
+        node = await talk.node(b, work=answers_some, recognises=["en"])
+        await wait_until(lambda: talk.serves(a, node), TIMEOUT_S)
+        readers = [await talk.member("en", b)]
+        readers.append(await talk.member("es", b, room=readers[0].room.id))
+        old = await talk.cluster.speaker(a, src_lang="en", tgt_lang="en")
+        await old.say("room_join", room_id=readers[0].room.id, room_code=readers[0].room.code)
+        await old.until(lambda message: message["type"] == "room_create_ack", TIMEOUT_S)
+        for number in range(spoken):
+            await old.chunk(number, final=True)
+        for reader in readers:
+            await wait_until(lambda: len({one.id for one in reader.received}) == spoken, TIMEOUT_S, "every caption")  # noqa: B023
+        async with connected(redis) as connection:
+            log = await store_of(connection, Keys(talk.cluster.prefix)).read(readers[0].room.id, 0, 1000)
+        originals = [entry for entry in log if entry.is_original]
+        assert sorted(entry.caption for entry in originals) == [f"{old.session_id}:u{at}" for at in range(spoken)]
+        lost = [entry for entry in originals if entry.kind is EntryKind.LOST]
+        assert len(lost) >= spoken // 2
+        assert {entry.text for entry in lost} == {"instance_lost"}
+        await wait_until(lambda: readers[0].room.count == 2, TIMEOUT_S)
+
+
+@pytest.mark.long
+async def test_utterance_is_one_caption_when_the_instance_of_a_speaker_that_can_resume_is_killed(
+    redis: RedisAt, tmp_path: Path
+) -> None:
+    held: list[Message] = []
+    async with conversation(redis, tmp_path) as talk:
+        a, b = await talk.instance(), await talk.instance()
+        node = await talk.node(b, work=lambda _, job: held.append(job), recognises=["en"])
+        await wait_until(lambda: talk.serves(a, node), TIMEOUT_S)
+        berta = await talk.member("en", b)
+        ann = await talk.member("en", a, b, room=berta.room.id)
+        await ann.room.send(b"\x00\x20\x00\xe0" * 4000, final=True)
+        await node.job()
+        a.kill()
+        await wait_until(lambda: ann.room.socket is not None, TIMEOUT_S)
+        await ann.room.send(b"\x00\x20\x00\xe0" * 4000, final=True)
+        await node.job(2)
+        for job in held:
+            await node.answer(job, text_asr=f"said {job['utterance_index']}", text_translated="")
+        for number in range(2):
+            await berta.shows(f"said {number}")
+        assert sorted(berta.texts) == ["said 0", "said 1"]
+
+
+async def test_utterance_is_recognised_elsewhere_when_its_node_is_killed(redis: RedisAt, tmp_path: Path) -> None:
+    async def recognises(node: RawNode, job: Message) -> None:
+        await node.answer(job, text_asr="said", text_translated="")
+
+    async with conversation(redis, tmp_path) as talk:
+        a, b = await talk.instance(), await talk.instance()
+        doomed = await talk.node(a, work=silent, recognises=["en"])
+        berta = await talk.member("en", b)
+        ann = await talk.member("en", a, room=berta.room.id)
+        await ann.room.send(b"\x00\x20\x00\xe0" * 4000, final=True)
+        await doomed.job()
+        heir = await talk.node(b, work=recognises, recognises=["en"])
+        await wait_until(lambda: talk.serves(a, heir), TIMEOUT_S)
+        doomed.die()
+        await berta.shows("said")
+        assert berta.texts == ["said"]
