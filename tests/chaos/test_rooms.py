@@ -52,8 +52,10 @@ class Conversation:
 
     async def member(self, speaks: str, *instances: InstanceProcess, room: str = "") -> Member:
         urls = [f"ws://127.0.0.1:{one.port}/ws/session" for one in instances]
-        sound = {"audio_format": "pcm16", "sample_rate": 16_000}
-        member = Member(Room(urls, room=room, name=speaks, speaks=speaks, from_start=bool(room), **sound), speaks)
+        opened = Room(
+            urls, room=room, name=speaks, speaks=speaks, from_start=bool(room), audio_format="pcm16", sample_rate=16_000
+        )
+        member = Member(opened, speaks)
         await member.room.join()
         reading = asyncio.get_running_loop().create_task(member.read())
         self._stack.push_async_callback(_finish, member, reading)

@@ -350,8 +350,8 @@ class Room:
                     case Renewed():
                         self._give_up_written()
                         await self._join_again()
-                    case _:
-                        self._on_event(event)
+                if not isinstance(event, InRoom):
+                    self._on_event(event)
         except SessionError as error:
             self._end(error)
         else:

@@ -16,6 +16,8 @@ TITLES = {
     "text-node-kill": "only node of a language killed -9",
     "instance-kill": "instance killed -9",
     "driver-kill": "driver of a caption killed -9",
+    "speaker-kill": "instance of a speaker in a room killed -9",
+    "recogniser-kill": "recognising node of rooms killed -9",
     "instance-pause": "instance paused past its presence",
     "redis-kill": "Redis killed -9, fsync always",
     "redis-kill-everysec": "Redis killed -9, fsync every second",

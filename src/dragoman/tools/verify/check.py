@@ -4,15 +4,16 @@ Each promise is one function, here for the stores at rest and for nodes, in `cha
 `room_ledger` for the others. What Redis may lose by its durability class is counted apart, never ignored.
 """
 
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dragoman.tools.verify.chat_ledger import ChatLedger, Entry
 from dragoman.tools.verify.check_speech import Ends, SessionCheck
 from dragoman.tools.verify.facts import Facts, Finding, JobFact, Rules, Tolerated
 from dragoman.tools.verify.recordings import Assignment, Attempt, Kind, NodeEvent, Recordings, assignments, max_jobs
-from dragoman.tools.verify.room_ledger import RoomFact, RoomLedger
+from dragoman.tools.verify.room_ledger import RoomFact, RoomLedger, late_ends
 from dragoman.tools.verify.speech_ledger import SpeechLedger
 
 LOST = frozenset({"lost", "false saved", "not notified", "undelivered", "unanswered", "no end"})
@@ -72,6 +73,8 @@ def judge(
     found += store_findings(facts, before, speech, tolerated)
     rooms = rooms or RoomLedger()
     in_room = rooms.check(facts.room) if facts.room is not None else []
+    if facts.room is not None:
+        in_room += late_ends(facts.room.log, _bound_of_ends(tolerated, rules))
     found += [Finding(one.kind, one.sentence) for one in in_room]
     if not chat.promised and not ends.promised and not rooms.promised:
         found.append(Finding("nothing promised", "nothing was promised to any client, so nothing was tested"))
@@ -80,8 +83,19 @@ def judge(
         verdict,
         promised=verdict.promised + rooms.promised,
         kept=verdict.kept + rooms.kept(facts.room or RoomFact(), in_room),
-        notes=(*verdict.notes, *rooms.notes()),
+        notes=(*verdict.notes, *rooms.notes(facts.room or RoomFact())),
     )
+
+
+def _bound_of_ends(tolerated: Tolerated, rules: Rules) -> Callable[[int, int], float]:
+    """How many ms a language may take to its end: its timeout and a poll, and longer only while something is broken."""
+    offset_s = time.time() - time.monotonic()
+
+    def bound_ms(from_ms: int, to_ms: int) -> float:
+        calm = tolerated.undisturbed(from_ms / 1000 - offset_s, to_ms / 1000 - offset_s)
+        return 1000 * (rules.translate_s + rules.poll_s + rules.slack_s + (0.0 if calm else rules.repair_s))
+
+    return bound_ms
 
 
 def _chat(chat: ChatLedger, facts: Facts, tolerated: Tolerated, rules: Rules) -> list[Finding]:

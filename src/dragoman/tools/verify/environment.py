@@ -167,6 +167,7 @@ SLOTS = 4  # of each node
 # Nodes that translate text, and into which languages. The first is the only one for its language.
 TEXT_NODES = {"t1": (room_load.LONELY,), "t2": tuple(one for one in room_load.LANGUAGES if one != room_load.LONELY)}
 TEXT_SLOTS = 16
+ROOM_NODES = ("r1", "r2")  # they recognise what is said aloud in rooms
 NOT_THERE = (StoreError, aiohttp.ClientError, OSError, KeyError, ValueError)
 
 
@@ -184,6 +185,7 @@ class Environment:
         self.instances: list[InstanceProcess] = []
         self.nodes: list[Process] = []
         self.text_nodes: list[Process] = []
+        self.room_nodes: list[Process] = []
         self.names = [f"v{number}" for number in range(1, setup.instances + 1)]
         self.ports = [free_port() for _ in self.names]
         self._links: dict[str, Sequence[str]] = {}
@@ -206,6 +208,8 @@ class Environment:
                 environment.nodes.append(environment._node(at))
             for at in range(len(TEXT_NODES) if setup.room_members else 0):
                 environment.text_nodes.append(environment._text_node(at))
+            for at in range(len(ROOM_NODES) if setup.room_members else 0):
+                environment.room_nodes.append(environment._room_node(at))
             for one in environment.instances:
                 await one.ready()
             await environment.wait_until_healthy(START_TIMEOUT_S)
@@ -225,7 +229,7 @@ class Environment:
 
     @property
     def _all_nodes(self) -> list[Process]:
-        return [*self.nodes, *self.text_nodes]
+        return [*self.nodes, *self.text_nodes, *self.room_nodes]
 
     @property
     def recording_files(self) -> list[Path]:
@@ -236,6 +240,7 @@ class Environment:
         """Where the facts are, without the proxy."""
         clustered = self.setup.redis == "cluster"
         nodes = [*self.node_names[: len(self.nodes)], *list(TEXT_NODES)[: len(self.text_nodes)]]
+        nodes += ROOM_NODES[: len(self.room_nodes)]
         return Stores(self.redis, self.redis_urls, clustered, self.prefix, self.database, SHARDS, nodes)
 
     def rules(self, *, disturbed: bool) -> Rules:
@@ -245,6 +250,7 @@ class Environment:
             release_s=speech.release.ack_timeout_ms / 1000,
             job_s=speech.job_timeout_ms / 1000,
             overcommit=speech.turn_overcommit,
+            translate_s=self.instances[0].settings.rooms.translate_timeout_ms / 1000,
             ack_grace_s=usual.ack_grace_s + (TAKE_OVER_S if disturbed else 0.0),
         )
 
@@ -323,6 +329,10 @@ class Environment:
         self.text_nodes[at].close()
         self.text_nodes[at] = self._text_node(at)
 
+    def restart_room_node(self, at: int) -> None:
+        self.room_nodes[at].close()
+        self.room_nodes[at] = self._room_node(at)
+
     async def link(self, command: str, at: int) -> None:
         """`cut`, `stall` or `restore` what goes between an instance and Redis."""
         assert self._proxy is not None
@@ -374,6 +384,23 @@ class Environment:
             delay_ms=200,
             jitter_ms=150,
             failure=0.03,
+            seed=at,
+        )
+
+    def _room_node(self, at: int) -> Process:
+        """A simulated one: its text names the utterance and the session."""
+        name = ROOM_NODES[at]
+        return NodeProcess(
+            self._ports_from(at),
+            self.folder / f"{name}.log",
+            node_id=name,
+            engine="sim",
+            languages=room_load.SPOKEN,
+            slots=SLOTS,
+            delay_ms=200,
+            jitter_ms=150,
+            failure=0.03,
+            empty=0.03,
             seed=at,
         )
 

@@ -10,6 +10,7 @@ import asyncio
 import math
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -63,6 +64,9 @@ class Rules:
     ack_grace_s: float = 3.0  # what an instance that dies takes with it of acknowledgements it had just read
     slack_s: float = 1.0  # between what happens and what is written down of it
     settle_s: float = 1.5  # until everybody knows of a node that came
+    translate_s: float = 4.0  # rooms.translate_timeout_ms
+    poll_s: float = 1.0  # between two polls of the index of due rooms, and the loop's own delay
+    repair_s: float = 10.0  # what a fault may add to the end of a language: Redis away, a claim that must end
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +207,7 @@ async def gather(
     """The facts, at rest or after the timeout; of jobs, those recorded `since` then."""
     deadline = time.monotonic() + timeout_s
     rooms = rooms or RoomLedger()
-    reader = _Reader(stores, sessions, since, rooms.room)
+    reader = _Reader(stores, sessions, since, rooms)
     while True:
         may_wait = time.monotonic() < deadline
         try:
@@ -218,8 +222,9 @@ async def gather(
 
 
 class _Reader:
-    def __init__(self, stores: Stores, sessions: Collection[str], since: float, room: str) -> None:
-        self._stores, self._sessions, self._since, self._room = stores, sessions, since, room
+    def __init__(self, stores: Stores, sessions: Collection[str], since: float, rooms: RoomLedger) -> None:
+        self._stores, self._sessions, self._since = stores, sessions, since
+        self._room, self._speakers = rooms.room, rooms.sessions
         self._redis, self._keys = stores.redis, Keys(stores.prefix)
         self._inboxes = Inboxes(stores.redis, self._keys, InboxSettings())
         stream = f"{self._keys.im}:stream:single_chat"
@@ -229,6 +234,7 @@ class _Reader:
     async def read(self) -> Facts:
         read_at = time.monotonic()
         instances = [name.decode() for name in await self._redis.call("SMEMBERS", self._keys.instances)]
+        jobs = await self._jobs()
         driven = {name: await Jobs(self._redis, self._keys).driven_by(name, 1000) for name in instances}
         return Facts(
             dead=await self._dead(),
@@ -238,9 +244,9 @@ class _Reader:
             inboxes={name: await self._inboxes.counts(name) for name in instances},
             letters=await self._letters(),
             driven={name: jobs for name, jobs in driven.items() if jobs},
-            jobs=await self._jobs(),
+            jobs=jobs,
             sessions=await self._states(),
-            room=await self._room_fact() if self._room else None,
+            room=await self._room_fact(jobs) if self._room else None,
             leaks=await asyncio.to_thread(self._leaks),
             read_at=read_at,
         )
@@ -308,7 +314,7 @@ class _Reader:
                 found[session] = _session(state)
         return found
 
-    async def _room_fact(self) -> RoomFact:
+    async def _room_fact(self, jobs: Mapping[str, JobFact]) -> RoomFact:
         rooms, room = Rooms(self._redis, self._keys, RoomBounds()), self._room
         pending, info = await rooms.pending(room), await rooms.info(room)
         flat = await self._redis.call("HGETALL", self._keys.room_captions(room))
@@ -321,7 +327,17 @@ class _Reader:
             for lang, state in (states.items() if states else ())
         }
         members = [one.session for one in await rooms.members(room)]
-        return RoomFact(await rooms.read_all(room), info.seq if info is not None else 0, planned, pending, members)
+        seq = info.seq if info is not None else 0
+        return RoomFact(await rooms.read_all(room), seq, planned, pending, members, self._recognised(jobs))
+
+    def _recognised(self, jobs: Mapping[str, JobFact]) -> dict[tuple[str, int], list[int]]:
+        """The attempts of the jobs that recognised what was said in the room. A job without an attempt that was
+        cancelled gave way to another one with the same request."""
+        found = defaultdict[tuple[str, int], list[int]](list)
+        for job in jobs.values():
+            if job.session in self._speakers and not (job.outcome == "cancelled" and not job.node):
+                found[job.session, job.index].append(job.attempt)
+        return dict(found)
 
     def _leaks(self) -> list[str]:
         with closing(leftover_keys.client(self._stores.urls[0], cluster=self._stores.cluster)) as client:

@@ -23,7 +23,17 @@ from dragoman.tools.redis_cluster import MASTERS
 from dragoman.tools.verify import HEALTHY as HEALTHY_NAME
 from dragoman.tools.verify import TITLES
 from dragoman.tools.verify.clients import Clients
-from dragoman.tools.verify.environment import SHARDS, TEXT_NODES, Environment, Fsync, Lengths, Load, RedisMode, Setup
+from dragoman.tools.verify.environment import (
+    ROOM_NODES,
+    SHARDS,
+    TEXT_NODES,
+    Environment,
+    Fsync,
+    Lengths,
+    Load,
+    RedisMode,
+    Setup,
+)
 from dragoman.tools.verify.recordings import Kind, NodeEvent, read
 
 # -- recovery --------------------------------------------------------------------------------------
@@ -188,6 +198,7 @@ def _slowest(answers: Iterable[float | None]) -> float | None:
 
 # How long a killed process stays away before it is started again; drawn.
 AWAY_S = (0.2, 0.8)
+SPOKEN_S = (0.0, 0.8)  # after an utterance was cut: it is recognised, then translated
 WORK_TIMEOUT_S = 2.0
 
 
@@ -277,6 +288,41 @@ async def kill_driver(context: FaultContext, rng: Random, injection: Injection) 
     await asyncio.sleep(rng.uniform(*AWAY_S))
     await environment.restart_instance(at)
     injection.repaired()
+
+
+async def kill_speaking_instance(context: FaultContext, rng: Random, injection: Injection) -> None:
+    """The instance of a member that is speaking, while its utterance is recognised or translated."""
+    environment = context.environment
+    at = await _choose_target(environment, rng, injection)
+    await until(lambda: _says(context, environment.names[at]), WORK_TIMEOUT_S)
+    await asyncio.sleep(rng.uniform(*SPOKEN_S))
+    environment.instances[at].kill()
+    injection.begin(environment.names[at])
+    await asyncio.sleep(rng.uniform(*AWAY_S))
+    await environment.restart_instance(at)
+    injection.repaired()
+
+
+async def kill_recogniser(context: FaultContext, rng: Random, injection: Injection) -> None:
+    """A node that recognises speech in rooms, while members speak."""
+    environment = context.environment
+    at = rng.randrange(len(ROOM_NODES))
+    await until(lambda: _says(context, ""), WORK_TIMEOUT_S)
+    environment.room_nodes[at].kill()
+    injection.begin(ROOM_NODES[at])
+    await asyncio.sleep(rng.uniform(*AWAY_S))
+    environment.restart_room_node(at)
+    injection.repaired()
+
+
+async def _says(context: FaultContext, instance: str) -> bool:
+    """Whether a member on this instance, or on any, has said something aloud."""
+    rooms = context.clients.rooms
+    places = await context.environment.member_instances(rooms.ledger.room)
+    speaker = rooms.speaker_of({session for session, name in places.items() if name == instance or not instance})
+    if speaker is not None:
+        await speaker.say()
+    return speaker is not None
 
 
 async def kill_text_node(context: FaultContext, rng: Random, injection: Injection) -> None:
@@ -410,6 +456,8 @@ _BY_NAME = (
     Fault("text-node-kill", kill_text_node, _after(2.0), load="rooms"),
     Fault("instance-kill", kill_instance, lambda lengths: lengths.presence_s + 3.5),
     Fault("driver-kill", kill_driver, _after(3.5), load="rooms"),
+    Fault("speaker-kill", kill_speaking_instance, _after(3.5), load="rooms"),
+    Fault("recogniser-kill", kill_recogniser, _after(2.0), load="rooms"),
     Fault("instance-pause", pause_instance, lambda lengths: lengths.pause_s + 2.5),
     Fault("redis-kill", kill_redis, _after(2.0), "single"),
     Fault("master-kill", kill_master, _after(5.0), "cluster"),

@@ -6,9 +6,9 @@
 
 A member reads the log from a cursor. `Joined` sets the cursor, `Received` moves it to the next entry that concerns the
 member, `Switched` changes which entries concern it. The promises, one function each: the log has no gaps; a confirmed
-sentence is one original; each planned language of a caption ends once, and each language that somebody heard all the
-time is planned; every member received exactly the entries that concern it, once and in order; no member outlives its
-session.
+sentence is one original, and so is an utterance that was recognised, by one job; a skipped one is noted as lost; each
+planned language of a caption ends once, and each language that somebody heard all the time is planned; every member
+received exactly the entries that concern it, once and in order; no member outlives its session.
 """
 
 from collections import Counter, defaultdict
@@ -16,7 +16,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dragoman.domain.rooms import Entry
+from dragoman.domain.rooms import Entry, EntryKind
+
+CAPTIONED = frozenset({"sent", "backfilled"})  # how an utterance ends that is a caption
 
 
 class PlannedFact(NamedTuple):
@@ -35,6 +37,7 @@ class RoomFact:
     planned: Mapping[tuple[str, str], PlannedFact] = field(default_factory=dict)  # by caption and language
     pending: Collection[tuple[str, str]] = ()
     members: Collection[str] = ()  # sessions
+    recognised: Mapping[tuple[str, int], Sequence[int]] = field(default_factory=dict)  # attempts of each job
 
 
 class Joined(NamedTuple):
@@ -85,6 +88,11 @@ class MemberLedger:
     is_over: bool = False  # it has left, or is leaving: nothing more is expected
     has_left: bool = False  # the server has confirmed that
     ended: str = ""  # why the room ended for it, against its will
+    cuts: int = 0  # utterances that it has said aloud
+    lost_with_session: int = 0  # of them, those whose end it cannot know: their session was lost
+    said: dict[tuple[str, int], str] = field(
+        default_factory=dict
+    )  # by session and index: how each ended, as it was told
 
     def hears_throughout(self, began: float, ended: float) -> str:
         """The language that it heard all that time; '' if there was none."""
@@ -107,15 +115,32 @@ class RoomLedger:
 
     @property
     def promised(self) -> int:
-        return sum(one.confirmed_at is not None for one in self.written.values())
+        return sum(one.confirmed_at is not None for one in self.written.values()) + len(self._captioned)
+
+    @property
+    def sessions(self) -> set[str]:
+        """Of members that have said something aloud."""
+        return {session for member in self.members for session, _ in member.said}
+
+    @property
+    def _captioned(self) -> list[str]:
+        """The utterances whose speaker was told that they are captions."""
+        ends = ((key, how) for member in self.members for key, how in member.said.items())
+        return [caption_id(*key) for key, how in ends if how in CAPTIONED]
 
     def kept(self, fact: RoomFact, found: Collection[RoomFinding]) -> int:
         """Confirmed sentences that are an original, and whose caption has no finding."""
         broken = {one.caption for one in found}
-        texts = Counter(entry.text for entry in fact.log if entry.is_original and entry.caption not in broken)
-        return sum(one.confirmed_at is not None and texts[one.text] == 1 for one in self.written.values())
+        whole = [entry for entry in fact.log if entry.is_original and entry.caption not in broken]
+        texts, captions = Counter(entry.text for entry in whole), {entry.caption for entry in whole}
+        written = sum(one.confirmed_at is not None and texts[one.text] == 1 for one in self.written.values())
+        return written + sum(caption in captions for caption in self._captioned)
 
-    def notes(self) -> Iterator[str]:
+    def notes(self, fact: RoomFact) -> Iterator[str]:
+        if fact.recognised:
+            jobs = [attempts for each in fact.recognised.values() for attempts in each]
+            retries = sum(jobs) - len(jobs)
+            yield f"{len(fact.recognised)} utterances in rooms were recognised by {len(jobs)} jobs, {retries} retries"
         if self.postponed:
             yield f"{self.postponed} requests of room members were refused because Redis could not be reached"
 
@@ -124,19 +149,23 @@ class RoomLedger:
         yield from (f"{lang} of {caption} has no end yet" for caption, lang in fact.pending)
         yield from (one.sentence for member in self.members for one in _missing(member, fact) if not member.is_over)
         yield from (one.sentence for one in self._memberships(fact))
+        for member in self.members:
+            open_cuts = member.cuts - len(member.said) - member.lost_with_session
+            if open_cuts > 0 and not member.is_over:
+                yield f"{open_cuts} utterances of {member.name} have no end yet"
 
     def check(self, fact: RoomFact) -> list[RoomFinding]:
         found = [*_numbers(fact), *self._sentences(fact), *_ends(fact), *self._plans(fact)]
         for member in self.members:
             found += _received(member, fact)
-        return [*found, *self._memberships(fact), *self._answers()]
+        return [*found, *self._memberships(fact), *self._answers(), *self._speech(fact)]
 
     # -- promises ------------------------------------------------------------------------------------
 
     def _sentences(self, fact: RoomFact) -> Iterator[RoomFinding]:
         captions = defaultdict[str, list[Entry]](list)
         for entry in fact.log:
-            if entry.is_original:
+            if entry.is_original and not is_spoken(entry.caption):
                 captions[entry.text].append(entry)
         for text, entries in captions.items():
             first = entries[0]
@@ -152,6 +181,32 @@ class RoomLedger:
         for one in self.written.values():
             if one.confirmed_at is not None and one.text not in captions:
                 yield RoomFinding("lost", f"{one.text!r} was confirmed and is not in the log")
+
+    def _speech(self, fact: RoomFact) -> Iterator[RoomFinding]:
+        """An utterance that has ended is one entry of the log: its caption, or its loss; and one job recognised it."""
+        entries = defaultdict[str, list[Entry]](list)
+        for entry in fact.log:
+            if entry.is_original and is_spoken(entry.caption):
+                entries[entry.caption].append(entry)
+        for caption, found in entries.items():
+            session, _, number = caption.partition(":u")
+            if len(found) > 1:
+                numbers = [entry.seq for entry in found]
+                yield RoomFinding("duplicated", f"{caption} is in the log {len(found)} times: {numbers}", caption)
+            if found[0].kind is EntryKind.ORIGINAL and found[0].text != f"utterance {number} of {session}":
+                yield RoomFinding("altered", f"{caption} has the text {found[0].text!r}", caption)
+        for member in self.members:
+            for (session, index), how in member.said.items():
+                caption = caption_id(session, index)
+                kinds = {entry.kind for entry in entries[caption]}
+                if how in CAPTIONED and EntryKind.ORIGINAL not in kinds:
+                    yield RoomFinding("lost", f"{caption} was recognised ({how}) and is not in the log", caption)
+                elif how == "skipped" and not kinds:
+                    yield RoomFinding("lost", f"{caption} was skipped, and the members were not informed", caption)
+        for (session, index), jobs in fact.recognised.items():
+            if len(jobs) > 1:
+                caption = caption_id(session, index)
+                yield RoomFinding("duplicated", f"{caption} was recognised by {len(jobs)} jobs", caption)
 
     def _plans(self, fact: RoomFact) -> Iterator[RoomFinding]:
         """Every language that a member heard while a sentence was being written is planned."""
@@ -179,6 +234,25 @@ class RoomLedger:
         for one in self.members:
             if one.ended:
                 yield RoomFinding("refused", f"the room ended for {one.name}: {one.ended}")
+
+
+def caption_id(session: str, index: int) -> str:
+    return f"{session}:u{index}"
+
+
+def is_spoken(caption: str) -> bool:
+    return ":u" in caption
+
+
+def late_ends(log: Sequence[Entry], bound_ms: Callable[[int, int], float]) -> Iterator[RoomFinding]:
+    """Languages whose first end came more than `bound_ms(from, to)` after the original, by the times of Redis."""
+    originals = {entry.caption: entry for entry in log if entry.kind is EntryKind.ORIGINAL}
+    first = {(entry.caption, entry.lang): entry for entry in reversed(log) if not entry.is_original}
+    for (caption, lang), end in sorted(first.items()):
+        original = originals.get(caption)
+        if original is not None and end.at_ms - original.at_ms > bound_ms(original.at_ms, end.at_ms):
+            took_s = (end.at_ms - original.at_ms) / 1000
+            yield RoomFinding("late", f"{lang} of {caption} ended {took_s:.1f} s after the original", caption)
 
 
 def _numbers(fact: RoomFact) -> Iterator[RoomFinding]:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, assert_never
 
-from dragoman.client import Room, SessionError
+from dragoman.client import Ended, Event, Renewed, Room, SessionError
 from dragoman.protocol.codes import RoomErrorCode
 from dragoman.protocol.rooms import (
     Caption,
@@ -33,20 +33,25 @@ from dragoman.tools.verify.speech_load import LOAD_TIMING, Pacer, SlowReader
 
 LANGUAGES = ("en", "es", "fr", "de")
 LONELY = LANGUAGES[-1]  # the language that only one node translates into
+SPOKEN = "it"  # the language of those that speak aloud: other nodes recognise it than those of the speech load
+SPEAKERS = 2
+SOUND = (b"\x00\x20" * 40 + b"\x00\xe0" * 40) * 100  # half a second, loud enough not to be taken for silence
 # What the instances must be set to: a few members write as much as many, and a fault leaves time for an end.
 SETTINGS: dict[str, object] = {"rooms.captions_per_minute": 0}
 SHORT_SETTINGS: dict[str, object] = {"rooms.translate_timeout_ms": 2000}
 RETRY_S = 0.2
 # Shares of what members do, beside writing.
 CUT, SWITCH, ASK, LEAVE = 0.10, 0.08, 0.08, 0.03
+SAY = 0.25
 
 
 class RoomMemberLoad:
     """One member, from its joining to its leaving."""
 
-    def __init__(self, name: str, urls: Sequence[str], lang: str, load: "RoomLoad") -> None:
+    def __init__(self, name: str, urls: Sequence[str], lang: str, load: "RoomLoad", speaks: str = "") -> None:
+        """`speaks`: what it says aloud; without it, it only writes."""
         self.name, self.hears = name, lang
-        self._load, self._ledger, self._speaks = load, load.ledger, lang
+        self._load, self._ledger, self._speaks, self.is_speaker = load, load.ledger, speaks or lang, bool(speaks)
         self.record: MemberLedger = self._ledger.member(name)
         self._switching, self._leaving = "", False
         self._answered: set[str] = set()
@@ -57,7 +62,10 @@ class RoomMemberLoad:
             urls,
             room=self._ledger.room,
             name=name,
-            speaks=lang,
+            speaks=self._speaks,
+            hears=lang,
+            audio_format="pcm16",
+            on_event=self._on_event,
             from_start=bool(self._ledger.room),
             timing=LOAD_TIMING,
             on_message=self._on_message,
@@ -88,6 +96,23 @@ class RoomMemberLoad:
         if await self._asked(self.room.write(text)):
             written.confirmed_at = time.monotonic()
         return written.confirmed_at is not None
+
+    async def say(self) -> None:
+        """One utterance. How it ended, the session is told."""
+        self.record.cuts += 1
+        try:
+            await self.room.send(SOUND, final=True)
+        except SessionError as error:
+            self.record.lost_with_session += 1
+            if not self.record.is_over:
+                self._ledger.refused.append(f"{self.name} could not speak: {error}")
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Ended(session_id=session, index=index, state=state):
+                self.record.said[session, index] = state
+            case Renewed():
+                self.record.lost_with_session = self.record.cuts - len(self.record.said)
 
     async def switch(self, lang: str) -> None:
         """Hear another language. If that is refused, the server may have done it or not: another member follows."""
@@ -168,7 +193,7 @@ class RoomMemberLoad:
                 text = message.untranslated or message.text
                 self._receive(message.room_seq, message.caption_id, message.lang, text)
             case CaptionLost():
-                self._receive(message.room_seq, message.caption_id, "", message.reason)
+                self._receive(message.room_seq, message.caption_id, SPOKEN, message.reason)
             case CaptionPartial() | RoomCreateAck() | RoomMembers() | RoomError() | RoomExpired():
                 pass
             case _:
@@ -194,6 +219,7 @@ class RoomLoad:
     def __init__(self, urls: Sequence[str], members: int, rng: Random) -> None:
         self.ledger = RoomLedger()
         self.members: list[RoomMemberLoad] = []
+        self.speakers: list[RoomMemberLoad] = []  # they speak and read, and are connected all the time
         self._urls, self._count, self._rng = urls, members, rng
         self._pacer = Pacer(self._begin, "room-load")
         self._busy: dict[asyncio.Task[None], RoomMemberLoad] = {}
@@ -203,7 +229,8 @@ class RoomLoad:
 
     def begin(self, ledger: RoomLedger) -> None:
         """From now on everything is written into this ledger; members of the room before leave it."""
-        self.ledger, before, self.members = ledger, self.members, []
+        self.ledger, before = ledger, [*self.members, *self.speakers]
+        self.members, self.speakers = [], []
         for one in before:
             self._leave(one)
 
@@ -213,6 +240,8 @@ class RoomLoad:
             for group in (range(min(1, self._count)), range(1, self._count)):
                 joining = (self._joined(LANGUAGES[at % len(LANGUAGES)]) for at in group)
                 self.members += await asyncio.gather(*joining)
+            speakers = (self._joined(LANGUAGES[at], SPOKEN) for at in range(SPEAKERS if self._count else 0))
+            self.speakers = list(await asyncio.gather(*speakers))
         except SessionError as error:
             raise CannotRun(f"No room can be opened: {error}") from error
 
@@ -238,7 +267,8 @@ class RoomLoad:
     async def close(self) -> None:
         self.cancel()
         await asyncio.gather(*self._busy, *self._leaving, return_exceptions=True)
-        await asyncio.gather(*(one.leave() for one in self.members), return_exceptions=True)
+        everybody = (*self.members, *self.speakers)
+        await asyncio.gather(*(one.leave() for one in everybody), return_exceptions=True)
 
     async def replace(self, member: RoomMemberLoad) -> None:
         """Another one in its place, which reads everything from the start."""
@@ -254,12 +284,16 @@ class RoomLoad:
 
     # ------------------------------------------------------------------------------------------------
 
-    async def _joined(self, lang: str) -> RoomMemberLoad:
+    def speaker_of(self, sessions: set[str]) -> RoomMemberLoad | None:
+        """One that speaks aloud, with one of these sessions."""
+        return next((one for one in self.speakers if one.record.session in sessions), None)
+
+    async def _joined(self, lang: str, speaks: str = "") -> RoomMemberLoad:
         while True:
             at = self._numbers % len(self._urls)
             self._numbers += 1
             urls = [*self._urls[at:], *self._urls[:at]]
-            member = RoomMemberLoad(f"member {self._numbers}", urls, lang, self)
+            member = RoomMemberLoad(f"member {self._numbers}", urls, lang, self, speaks)
             if await member.join():
                 return member
             await asyncio.sleep(RETRY_S)
@@ -282,6 +316,9 @@ class RoomLoad:
         if readers and draw < CUT + SWITCH + ASK + LEAVE:
             reader = self._rng.choice(readers)
             self._act(reader, draw)
+        elif draw > 1 - SAY and (quiet := [one for one in self.speakers if one not in self._busy.values()]):
+            speaker = self._rng.choice(quiet)
+            self._spawn(speaker.say(), speaker)
         elif talking := [one for one in free if one in writers]:
             writer = self._rng.choice(talking)
             self._spawn(_done(writer.write), writer)

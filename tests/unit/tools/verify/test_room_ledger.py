@@ -15,6 +15,7 @@ from dragoman.tools.verify.room_ledger import (
     RoomLedger,
     Switched,
     Written,
+    late_ends,
 )
 
 LANGUAGES = ("en", "es", "fr")
@@ -158,6 +159,53 @@ def the_room_ends_for_a_member(story: Story) -> None:
     story.berta.ended = "The room was empty."
 
 
+# What Ann says aloud: utterance 0 is a caption, utterance 1 was skipped.
+
+
+def speaking(story: Story) -> None:
+    said = [(EntryKind.ORIGINAL, "utterance 0 of s-ann"), (EntryKind.LOST, "skipped")]
+    for index, (kind, text) in enumerate(said):
+        add(story, Entry(story.fact.seq + 1, kind, f"s-ann:u{index}", "en", text))
+    story.ann.cuts, story.ann.said = 2, {("s-ann", 0): "sent", ("s-ann", 1): "skipped"}
+    story.change(recognised={("s-ann", 0): [1], ("s-ann", 1): [2]})
+
+
+def add(story: Story, entry: Entry) -> None:
+    story.change(log=[*story.fact.log, entry], seq=entry.seq)
+    for member in story.ledger.members:
+        member.events.append(received(entry))
+
+
+def an_utterance_that_was_recognised_is_not_in_the_log(story: Story) -> None:
+    speaking(story)
+    story.ann.said["s-ann", 2] = "backfilled"
+
+
+def an_utterance_that_was_recognised_is_noted_as_lost(story: Story) -> None:
+    speaking(story)
+    story.ann.said["s-ann", 1] = "sent"
+
+
+def members_are_not_informed_of_a_skipped_utterance(story: Story) -> None:
+    speaking(story)
+    story.ann.said["s-ann", 2] = "skipped"
+
+
+def an_utterance_is_two_captions(story: Story) -> None:
+    speaking(story)
+    add(story, Entry(story.fact.seq + 1, EntryKind.ORIGINAL, "s-ann:u0", "en", "utterance 0 of s-ann"))
+
+
+def a_caption_has_the_text_of_another_utterance(story: Story) -> None:
+    speaking(story)
+    add(story, Entry(story.fact.seq + 1, EntryKind.ORIGINAL, "s-ann:u2", "en", "utterance 0 of s-ann"))
+
+
+def an_utterance_is_recognised_by_two_jobs(story: Story) -> None:
+    speaking(story)
+    story.change(recognised={("s-ann", 0): [1, 1]})
+
+
 PLANTED: dict[Callable[[Story], None], str] = {
     a_member_misses_an_entry: "lost",
     a_member_misses_the_last_entry: "lost",
@@ -180,6 +228,12 @@ PLANTED: dict[Callable[[Story], None], str] = {
     a_member_is_gone_while_its_session_lives: "lost",
     a_request_is_refused_without_a_fault: "refused",
     the_room_ends_for_a_member: "refused",
+    an_utterance_that_was_recognised_is_not_in_the_log: "lost",
+    an_utterance_that_was_recognised_is_noted_as_lost: "lost",
+    members_are_not_informed_of_a_skipped_utterance: "lost",
+    an_utterance_is_two_captions: "duplicated",
+    a_caption_has_the_text_of_another_utterance: "altered",
+    an_utterance_is_recognised_by_two_jobs: "duplicated",
 }
 
 
@@ -257,3 +311,26 @@ def test_a_caption_with_a_finding_is_not_kept() -> None:
     story = Story()
     a_member_misses_an_entry(story)
     assert story.ledger.kept(story.fact, story.ledger.check(story.fact)) == 3
+
+
+def test_nothing_is_found_where_a_member_speaks_and_all_is_well() -> None:
+    story = Story()
+    speaking(story)
+    assert story.ledger.check(story.fact) == []
+    assert (story.ledger.promised, story.ledger.kept(story.fact, [])) == (5, 5)
+    assert list(story.ledger.notes(story.fact)) == ["2 utterances in rooms were recognised by 2 jobs, 1 retries"]
+    story.ann.cuts += 1
+    assert list(story.ledger.outstanding(story.fact)) == ["1 utterances of ann have no end yet"]
+
+
+def test_language_that_ends_after_its_bound_is_late() -> None:
+    log = [
+        Entry(1, EntryKind.ORIGINAL, "c", "en", "hello", at_ms=10_000),
+        Entry(2, EntryKind.TRANSLATION, "c", "es", "hola", at_ms=13_000),
+        Entry(3, EntryKind.UNTRANSLATED, "c", "fr", "timeout", at_ms=15_001),
+        Entry(4, EntryKind.TRANSLATION, "c", "fr", "bonjour", at_ms=90_000),
+    ]
+    assert [one.sentence for one in late_ends(log, lambda began, ended: 5000)] == [
+        "fr of c ended 5.0 s after the original"
+    ]
+    assert list(late_ends(log, lambda began, ended: 6000)) == []
