@@ -1,12 +1,21 @@
 """The room page while people speak: the button, words as they are said, voices, captions for a projector."""
 
+import base64
+from array import array
+from itertools import pairwise, permutations
+from math import pi, sin
 from typing import Any
 
+import aiohttp
+import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 
-from browser.harness import BrowserHarness, Windows
+from browser.harness import CUT, BrowserHarness, Windows
 from browser.test_room import INSIDE, PHONE, WIDE, caption, introduce, joined, room_url, write
+from dragoman.embedded.engine import free_port
 from dragoman.tools.processes import InstanceProcess
+from support.raw_node import RawNode
+from support.rooms import FEATURES
 
 MIC, MENU, SIZE = '[data-part="mic"]', '[data-part="menu"]', '[data-part="size"]'
 VIOLATIONS = (
@@ -33,6 +42,57 @@ SPOKEN = """async () => {
   return seen;
 }"""
 
+MORE = "([css, count]) => document.querySelectorAll(css).length > count"
+HEARD = '.caption[data-state="translated"]:not(.mine)'
+# A finger on the button for so many milliseconds, however busy the machine is.
+PRESS = """async (button, ms) => {
+  button.dispatchEvent(new PointerEvent("pointerdown", { bubbles: true, button: 0 }));
+  if (ms) await new Promise((resolve) => setTimeout(resolve, ms));
+  button.dispatchEvent(new PointerEvent("pointerup", { bubbles: true, button: 0 }));
+}"""
+# The air of a room: what a page plays reaches every microphone of this browser, and so does a person.
+AIR = """
+const { start } = AudioBufferSourceNode.prototype;
+const ears = new BroadcastChannel("air"), air = new BroadcastChannel("air");
+let microphone = null;
+window.heardByMicrophone = 0;
+AudioBufferSourceNode.prototype.start = function () {
+  air.postMessage(this.buffer.getChannelData(0).slice());
+  start.call(this);
+};
+navigator.mediaDevices.getUserMedia = async () => {
+  const context = new AudioContext(), hum = new GainNode(context, { gain: 0.0001 }); // no room is silent
+  microphone = context.createMediaStreamDestination();
+  const motor = new OscillatorNode(context, { frequency: 50 });
+  motor.connect(hum).connect(microphone);
+  motor.start();
+  return microphone.stream;
+};
+ears.onmessage = ({ data }) => {
+  if (!microphone) return;
+  const { context } = microphone, source = context.createBufferSource();
+  source.buffer = context.createBuffer(1, data.length, 16000);
+  source.buffer.copyToChannel(data, 0);
+  source.connect(microphone);
+  start.call(source);
+  window.heardByMicrophone++;
+};
+window.speakAloud = () => air.postMessage(Float32Array.from({ length: 16000 }, (_, at) => 0.5 * Math.sin(at / 2.5)));
+"""
+NEXT_PERSON = """() => {
+  const kept = { name: "Bo", speaks: "sl", voice: "on" };
+  for (const [key, value] of Object.entries(kept)) localStorage.setItem(`dragoman.${key}`, value);
+}"""
+# A low tone for a second; the person has a high voice.
+VOICE = base64.b64encode(array("h", (int(16_000 * sin(2 * pi * 300 * at / 16_000)) for at in range(16_000)))).decode()
+
+
+def is_high(audio: str) -> bool:
+    """Whether a tone of 1,000 Hz is in it for a tenth of a second."""
+    samples = array("h", base64.b64decode(audio))
+    rising = [one < 0 <= next for one, next in pairwise(samples)]
+    return max(sum(rising[at : at + 1600]) for at in range(0, len(rising), 400)) > 80
+
 
 def at(instance: InstanceProcess, path: str) -> str:
     return f"http://127.0.0.1:{instance.port}{path}"
@@ -45,6 +105,7 @@ async def violations(page: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.long
 async def test_axe_finds_nothing_on_any_page(harness: BrowserHarness, windows: Windows) -> None:
     await harness.served(harness.first, "en", "zh")
     start = await windows.open(at(harness.first, "/"), viewport=PHONE, color_scheme="dark")
@@ -132,12 +193,14 @@ async def test_button_stays_on_after_a_tap_and_goes_off_when_it_was_held(
     await harness.served(harness.first, "en", "zh")
     ann = await joined(windows, room_url(harness.first), "Ann", "en")
     on, off = f'{MIC}[data-state="on"]', f'{MIC}[data-state="off"][aria-pressed="false"]'
-    await ann.click(MIC)
+    await ann.eval_on_selector(MIC, PRESS, 0)
     await ann.wait_for_selector(on)
-    assert await ann.locator('[data-part="device"] option').count() > 1, "microphones have names now"
-    await ann.click(MIC)
+    await ann.wait_for_function(
+        "document.querySelectorAll('[data-part=device] option').length > 1"
+    )  # they have names now
+    await ann.eval_on_selector(MIC, PRESS, 0)
     await ann.wait_for_selector(off)
-    await ann.click(MIC, delay=600)
+    await ann.eval_on_selector(MIC, PRESS, 500)
     await ann.wait_for_selector(off)
     await ann.press(MIC, "Enter")
     await ann.wait_for_selector(on)
@@ -165,3 +228,86 @@ async def test_captions_page_shows_the_last_lines_in_its_language_on_a_transpare
     ground = await screen.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert ground == "rgba(0, 0, 0, 0)"
     assert await ann.get_attribute('[data-part="host"]', "hidden") is None, "the page of captions is no host"
+
+
+@pytest.mark.long
+async def test_two_people_talk_over_two_instances_while_one_of_them_is_killed(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    windows.tolerate = CUT
+    await harness.served(harness.second, "en", "zh")
+    flags = {"server__port": free_port()}  # one for both, as workers of one server have
+    first = await harness.cluster.instance(scheduler__phase2__instance_id="talk-1", **flags)
+    ann = await joined(windows, room_url(first), "Ann", "en")
+    bo = await joined(windows, ann.url.replace(str(first.port), str(harness.second.port)), "Bo", "zh")
+    for page in (ann, bo):
+        await page.press(MIC, "Enter")
+    await both_hear_each_other(ann, bo)
+    await harness.cluster.instance(scheduler__phase2__instance_id="talk-2", **flags)
+    first.kill()
+    await ann.wait_for_selector('[data-part="status"][data-connection="reconnecting"]')
+    await ann.wait_for_selector(INSIDE)
+    assert await ann.get_attribute(MIC, "data-state") == "on", "the microphone stays on"
+    await both_hear_each_other(ann, bo)
+    for page in (ann, bo):
+        await page.press(MIC, "Enter")
+        ids = await page.locator(".caption[data-id]").evaluate_all("all => all.map((one) => one.dataset.id)")
+        assert len(ids) == len(set(ids))
+
+
+async def both_hear_each_other(ann: Any, bo: Any) -> None:
+    """What each of them says next is read by the other one."""
+    for reader, mark in ((ann, "[en]"), (bo, "[zh]")):
+        already = await reader.locator(HEARD).count()
+        await reader.wait_for_function(MORE, arg=[HEARD, already])
+        assert mark in await reader.locator(f"{HEARD} .large").last.inner_text()
+
+
+async def test_voice_that_a_page_plays_into_open_microphones_comes_back_from_none_of_them(
+    harness: BrowserHarness, windows: Windows
+) -> None:
+    async def work(node: RawNode, job: dict[str, Any]) -> None:
+        if job.get("text"):
+            text, sound = f"[{job['tgt_lang']}] {job['text']}", VOICE
+            await node.answer(job, text_translated=text, tts_audio=sound, tts_format="pcm16")
+        else:
+            await node.answer(job, text_asr="a person" if is_high(job["audio"]) else "an echo")
+
+    langs = ("hr", "sl")
+    async with aiohttp.ClientSession() as http:
+        node = await RawNode.dial(
+            http,
+            harness.first.port,
+            languages=langs,
+            work=work,
+            features=FEATURES,
+            text_pairs=[list(pair) for pair in permutations(langs, 2)],
+        )
+        ann = await windows.open("about:blank", viewport=WIDE)
+        await ann.context.add_init_script(AIR)
+        await ann.goto(room_url(harness.first))
+        await introduce(ann, "Ann", "hr")
+        await ann.wait_for_selector(INSIDE)
+        await ann.press(MIC, "Enter")
+        await ann.evaluate(NEXT_PERSON)
+        bo = await ann.context.new_page()
+        await bo.goto(ann.url)
+        await bo.wait_for_selector(INSIDE)
+        await bo.press(MIC, "Enter")
+        for page in (ann, bo):
+            await page.wait_for_selector(f'{MIC}[data-state="on"]')
+        for text in ("jedan", "dva"):
+            await write(ann, text)
+            await bo.wait_for_selector(f".aloud:has-text('{text}')")
+            await ann.wait_for_selector(f'{MIC}[data-state="waits"]')
+        await bo.wait_for_selector(".aloud", state="detached")
+        for page in (ann, bo):
+            await page.wait_for_selector(f'{MIC}[data-state="on"]')
+        await ann.wait_for_timeout(1500)  # a pause: an echo would be an utterance of its own
+        await ann.evaluate("speakAloud()")  # a person, whom both microphones hear
+        await ann.wait_for_selector(".mine .large >> text=a person")
+        await bo.wait_for_selector(".mine .large >> text=a person")
+        assert await bo.evaluate("heardByMicrophone") >= 3, "the voices have reached the microphone"
+        assert await ann.locator('.caption:has-text("an echo")').count() == 0
+        assert await ann.locator(".caption[data-id]").count() == 4, "two written, and the person by two microphones"
+        await node.close()

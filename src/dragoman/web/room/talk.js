@@ -14,24 +14,23 @@ export class Talk {
   constructor(button, hint, gate, on) {
     Object.assign(this, { button, hint, gate, on, device: "", source: null, pressedAt: null });
     button.addEventListener("pointerdown", (event) => this.press(event));
-    for (const name of ["pointerup", "pointercancel"]) button.addEventListener(name, () => this.release());
+    for (const name of ["pointerup", "pointercancel"]) addEventListener(name, (event) => this.release(event)); // anywhere
     button.addEventListener("contextmenu", (event) => event.preventDefault());
     button.addEventListener("keydown", (event) => event.repeat && event.preventDefault());
     button.addEventListener("click", ({ detail }) => detail === 0 && (this.source ? this.off() : this.start())); // no pointer
     this.draw("off");
   }
 
-  press({ button, pointerId }) {
+  press({ button, timeStamp }) {
     if (button !== 0 || this.button.disabled) return;
-    this.button.setPointerCapture(pointerId);
-    this.pressedAt = this.source ? -Infinity : performance.now();
+    this.pressedAt = this.source ? -Infinity : timeStamp;
     if (!this.source) this.start();
   }
 
-  release() {
+  release({ timeStamp }) {
     const since = this.pressedAt;
     this.pressedAt = null;
-    if (since !== null && performance.now() - since >= HOLD_MS) this.off();
+    if (since !== null && timeStamp - since >= HOLD_MS) this.off();
   }
 
   async start() {
