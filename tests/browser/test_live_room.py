@@ -242,6 +242,7 @@ async def test_two_people_talk_over_two_instances_while_one_of_them_is_killed(
     bo = await joined(windows, ann.url.replace(str(first.port), str(harness.second.port)), "Bo", "zh")
     for page in (ann, bo):
         await page.press(MIC, "Enter")
+    await ann.wait_for_selector('.mine[data-state="partial"]')  # one's own words, while one speaks
     await both_hear_each_other(ann, bo)
     await harness.cluster.instance(scheduler__phase2__instance_id="talk-2", **flags)
     first.kill()

@@ -71,7 +71,7 @@ async def test_page_has_a_policy_that_allows_only_this_host(path: str) -> None:
 async def test_page_gets_the_registration_policy(registration: Registration, value: str) -> None:
     app = web.Application()
     app.add_routes(pages.routes(list, registration=registration))
-    async with TestClient(TestServer(app)) as client, client.get("/") as answer:
+    async with TestClient(TestServer(app)) as client, client.get("/try") as answer:
         html = await answer.text()
     shown = f'content="{value}" data-min-password="{registration.min_password_length}"'
     assert f'<meta name="dragoman-accounts" {shown}>' in html
@@ -102,6 +102,8 @@ async def test_cached_file_is_not_sent_again() -> None:
         "/index.html",
         "/room/",
         "/room/nothing.js",
+        "/captions/",
+        "/captions/nothing.js",
     ],
 )
 async def test_other_paths_are_not_found(path: str) -> None:
@@ -112,8 +114,9 @@ async def test_other_paths_are_not_found(path: str) -> None:
 def test_page_serves_each_file_at_its_own_path() -> None:
     paths = [route.path for route in pages.routes(list) if isinstance(route, web.RouteDef)]
     assert len(paths) == len(set(paths))
-    assert [path for path in paths if "{" in path] == [pages.ROOM]
-    for folder in (PAGE, ROOM):
+    assert [path for path in paths if "{" in path] == [pages.ROOM, pages.CAPTIONS]
+    assert {"/", "/try", "/room"} < set(paths)
+    for folder in (PAGE, ROOM, PAGE.parent / "start", PAGE.parent / "captions"):
         assert {f"/{folder.name}/{file.name}" for file in folder.iterdir() if file.name != "index.html"} < set(paths)
 
 

@@ -115,7 +115,7 @@ export class Session {
       : {
           type: "session_init", client_version: VERSION, platform: "web", mode: "one_way", resume: true,
           src_lang: this.opening.src, tgt_lang: this.opening.tgt, enable_streaming_asr: true,
-          audio_format: "pcm16", sample_rate: 16000, vad: "server", utterance_end: true,
+          audio_format: "pcm16", sample_rate: 16000, vad: "server", previews: true, utterance_end: true,
         };
     this.tell(token ? { ...hello, token } : hello);
     this.answer = setTimeout(() => this.link.drop(), ANSWER_MS);

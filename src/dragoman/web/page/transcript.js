@@ -19,9 +19,11 @@ export class Transcript {
     this.turn(session, index);
   }
 
+  /** An empty text: these words come to nothing. */
   partial(session, index, text) {
     const turn = this.turn(session, index);
     if (turn.settled) return;
+    if (!text) return this.forget(turn);
     turn.source.textContent = text;
     this.state(turn, "partial");
     say(turn.note, "turn.translating");
@@ -117,6 +119,11 @@ export class Transcript {
     all.sort((a, b) => a.epoch - b.epoch || a.index - b.index);
     this.list.insertBefore(turn.item, all[0]?.item ?? null);
     this.show(turn);
+  }
+
+  forget({ epoch, index, item }) {
+    item.remove();
+    this.turns.delete(`${epoch}:${index}`);
   }
 
   late(turn) {
