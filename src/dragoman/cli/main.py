@@ -39,6 +39,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("serve", "dragoman.cli.serve:serve", "Run Dragoman: a supervisor and its instances.", "server"),
     Command("demo", "dragoman.cli.serve:demo", "Run Dragoman with local nodes.", "server"),
     Command("node", "dragoman.cli.node:node", "Run a node.", "node"),
+    Command("models", "dragoman.cli.models:app", "List, get and check the models of real engines.", "node"),
     Command("say", "dragoman.cli.say:say", "Send a recording and show its translation.", "client"),
     Command("chat", "dragoman.cli.chat:app", "Chat in the terminal.", "client"),
     Command("listen", "dragoman.cli.listen:listen", "Join a room and print what is said in it, translated.", "client"),

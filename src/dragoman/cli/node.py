@@ -6,6 +6,7 @@ Credentials are not options: every user of the machine can read a command line.
 import os
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,6 +26,8 @@ SLOTS = 4
 NONE = "none"
 SHOWN_PAIRS = 8
 STEPS = ("recognise", "translate", "synthesise")
+DEVICES = ("cpu", "cuda", "auto")
+PREVIEW_MS = 700
 API_KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "libretranslate": "LIBRETRANSLATE_API_KEY"}
 
 # -- options -------------------------------------------------------------------------------------
@@ -61,7 +64,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings and e
 Languages = Annotated[
     str | None, _text("LIST", "Languages to serve, comma separated; with real engines, a subset of theirs.")
 ]
-Slots = Annotated[int | None, typer.Option(min=1, help="Jobs at a time.", show_default="4; local: one per core")]
+Slots = Annotated[
+    int | None, typer.Option(min=1, help="Jobs at a time.", show_default="4; engines that compute here: one per core")
+]
 EngineName = Annotated[
     str | None,
     typer.Option(
@@ -73,12 +78,47 @@ EngineName = Annotated[
 ]
 Recogniser = Annotated[
     str | None,
-    _text("NAME", "Recogniser, instead of the engine's: pocketsphinx, openai, none (the node translates text only)."),
+    _text(
+        "NAME[:MODEL]",
+        "Recogniser, instead of the engine's: whisper (whisper:base), pocketsphinx, openai, none (the node translates "
+        "text only).",
+    ),
 ]
 Translator = Annotated[
-    str | None, _text("NAME", "Translator, instead of the engine's: apertium, openai, libretranslate.")
+    str | None,
+    _text(
+        "NAME[:MODEL]",
+        "Translator, instead of the engine's: nllb (nllb:600m), opus-mt (opus-mt:en-es,es-en), ctranslate2 "
+        "(ctranslate2:FOLDER), bergamot, apertium, openai, libretranslate.",
+    ),
 ]
-Synthesiser = Annotated[str | None, _text("NAME", "Synthesiser, instead of the engine's: espeak, openai, none.")]
+Synthesiser = Annotated[
+    str | None,
+    typer.Option(
+        "--synthesise",
+        "--speak",
+        metavar="NAME[:MODEL]",
+        help="Synthesiser, instead of the engine's: piper (piper:en_US-joe-medium), kokoro, espeak, openai, none.",
+        show_default=False,
+    ),
+]
+Models = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        envvar="DRAGOMAN_MODELS",
+        help="Folder of the models, see 'dragoman models'. [$DRAGOMAN_MODELS]",
+        show_default="~/.local/share/dragoman/models",
+        show_envvar=False,
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(metavar="DEVICE", help="Where models compute: cpu, cuda, or auto (whisper, nllb, opus-mt)."),
+]
+PreviewMs = Annotated[
+    int, typer.Option(min=100, help="whisper: how much new speech it waits for before it shows words again.")
+]
 StepUrl = Annotated[str | None, _text("URL", "Server of this step.  [$OPENAI_BASE_URL]")]
 RecogniserModel = Annotated[str, _model("whisper-1")]
 TranslatorModel = Annotated[str, _model("gpt-4o-mini")]
@@ -114,6 +154,9 @@ def node(
     translate_model: TranslatorModel = "",
     synthesise_model: SynthesiserModel = "",
     voice: Voice = "",
+    models: Models = None,
+    device: Device = "cpu",
+    preview_ms: PreviewMs = PREVIEW_MS,
     stream: Stream = False,
     job_s: JobSeconds = None,
     languages: Languages = None,
@@ -146,10 +189,10 @@ def node(
         runner.run(runner.simulated(settings, codes or SIM_LANGUAGES.split(","), slots or SLOTS, text_only))
     else:
         urls = (recognise_url, translate_url, synthesise_url)
-        models = (recognise_model, translate_model, synthesise_model)
-        chosen = zip(STEPS, _chosen(engine, names), urls, models, strict=True)
+        named = (recognise_model, translate_model, synthesise_model)
+        chosen = zip(STEPS, _chosen(engine, names), urls, named, strict=True)
         steps = [_step(*one, voice, stream) for one in chosen]
-        runner.run(runner.real(_setup(steps, slots, codes, job_s)))
+        runner.run(runner.real(_setup(steps, slots, codes, job_s, models, _device(device), preview_ms)))
 
 
 # -- running -------------------------------------------------------------------------------------
@@ -249,35 +292,56 @@ def _sim_settings(
         raise Failure(f"{error}.".capitalize(), USAGE) from None
 
 
+def _device(device: str) -> str:
+    if device not in DEVICES:
+        raise Failure(f"--device {device!r} is unknown. Choose one of: {', '.join(DEVICES)}.", USAGE)
+    return device
+
+
 def _chosen(engine: str, names: tuple[str | None, ...]) -> list[str]:
-    """The engines of the three steps: those that are named, and the preset's for the others."""
-    from dragoman.engines.catalog import PRESETS, RECOGNISERS, SYNTHESISERS, TRANSLATORS
+    """The engines of the three steps: those that are named, and the preset's for the others. A model may follow."""
+    from dragoman.engines.catalog import HAVE_MODELS, PRESETS, RECOGNISERS, SYNTHESISERS, TRANSLATORS
 
     if engine not in PRESETS:
         raise Failure(f"--engine {engine!r} is unknown. Choose one of: {', '.join([SIM, *PRESETS])}.", USAGE)
     chosen = [name or preset for name, preset in zip(names, PRESETS[engine], strict=True)]
-    for step, known, name in zip(STEPS, (RECOGNISERS, TRANSLATORS, SYNTHESISERS), chosen, strict=True):
+    for step, known, one in zip(STEPS, (RECOGNISERS, TRANSLATORS, SYNTHESISERS), chosen, strict=True):
+        name, _, model = one.partition(":")
         if name not in known:
             raise Failure(f"--{step} {name!r} is unknown. Choose one of: {', '.join(known)}.", USAGE)
+        if model and name not in HAVE_MODELS:
+            raise Failure(f"--{step} {one!r} names a model, but {name} has none to choose from.", USAGE)
     return chosen
 
 
 def _step(step: str, engine: str, url: str | None, model: str, voice: str, stream: bool) -> "Step":
     from dragoman.engines.catalog import Step
 
+    engine, _, chosen = engine.partition(":")
+    model = chosen or model
     if engine == "openai":
         url = url or os.environ.get("OPENAI_BASE_URL")
     key = os.environ.get(f"{step.upper()}_API_KEY") or os.environ.get(API_KEY_VARIABLES.get(engine, ""), "")
     return Step(engine, url or "", model, voice, key, stream)
 
 
-def _setup(steps: "list[Step]", slots: int | None, languages: list[str] | None, job_s: float | None) -> "Setup":
-    from dragoman.engines.catalog import Setup
+def _setup(
+    steps: "list[Step]",
+    slots: int | None,
+    languages: list[str] | None,
+    job_s: float | None,
+    models: Path | None,
+    device: str,
+    preview_ms: int,
+) -> "Setup":
+    from dragoman.engines.catalog import ON_THIS_MACHINE, Setup
+    from dragoman.engines.models import models_dir
 
     if slots is None:
-        recognises_here = any(step.engine == "pocketsphinx" for step in steps)
-        slots = min(os.cpu_count() or 1, SLOTS) if recognises_here else SLOTS
-    return Setup(steps[0], steps[1], steps[2], slots, frozenset(languages or ()), job_s)
+        computes_here = any(step.engine in ON_THIS_MACHINE for step in steps)
+        slots = min(os.cpu_count() or 1, SLOTS) if computes_here else SLOTS
+    folder = models_dir(models)
+    return Setup(steps[0], steps[1], steps[2], slots, frozenset(languages or ()), job_s, folder, device, preview_ms)
 
 
 def _language_codes(languages: str | None) -> list[str] | None:

@@ -81,6 +81,12 @@ def server_text(text: str) -> None:
     logs.say(visible_lines(text))
 
 
+def rewrite(text: str) -> None:
+    """Write this line of the terminal on standard error anew."""
+    sys.stderr.write(f"\r\x1b[K{visible(text)}")
+    sys.stderr.flush()
+
+
 def paint(text: str) -> None:
     """Write to the terminal unchanged, for a screen that writes control characters itself."""
     sys.stdout.write(text)

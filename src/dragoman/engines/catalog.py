@@ -8,18 +8,25 @@ jobs only; with one it serves them, too.
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from dragoman.engines.apertium import PACKAGE as APERTIUM_PACKAGE
 from dragoman.engines.apertium import Apertium
+from dragoman.engines.bergamot import Bergamot
+from dragoman.engines.ctranslate import CTranslate
 from dragoman.engines.engine import APT, Engine, EngineFailed, Missing, Recogniser, Synthesiser, Translator, need_module
 from dragoman.engines.espeak import Espeak
+from dragoman.engines.kokoro import Kokoro
 from dragoman.engines.languages import Served, served
 from dragoman.engines.libretranslate import DEFAULT_URL as LIBRETRANSLATE_URL
 from dragoman.engines.libretranslate import LibreTranslate
+from dragoman.engines.models import models_dir
 from dragoman.engines.openai import DEFAULT_URL as OPENAI_URL
 from dragoman.engines.openai import OpenAIRecogniser, OpenAISynthesiser, OpenAITranslator
 from dragoman.engines.pipeline import AUTO, Pipeline
+from dragoman.engines.piper import Piper
 from dragoman.engines.pocketsphinx import PocketSphinx
+from dragoman.engines.whisper import PREVIEW_MS, Whisper
 from dragoman.protocol.node import InstalledService
 
 
@@ -45,31 +52,51 @@ class Setup:
     slots: int = 1
     languages: frozenset[str] = frozenset()
     job_s: float | None = None
+    models: Path = field(default_factory=models_dir)
+    device: str = "cpu"
+    preview_ms: int = PREVIEW_MS
 
 
 PRESETS: Mapping[str, tuple[str, str, str]] = {
     "local": ("pocketsphinx", "apertium", "espeak"),
     "openai": ("openai", "openai", "openai"),
 }
-RECOGNISERS: Mapping[str, Callable[[Step, int], Recogniser | None]] = {
-    "pocketsphinx": lambda step, slots: PocketSphinx(slots),
-    "openai": lambda step, slots: OpenAIRecogniser(
+RECOGNISERS: Mapping[str, Callable[[Step, Setup], Recogniser | None]] = {
+    "pocketsphinx": lambda step, setup: PocketSphinx(setup.slots),
+    "whisper": lambda step, setup: Whisper(
+        step.model, setup.models, slots=setup.slots, device=setup.device, preview_ms=setup.preview_ms
+    ),
+    "openai": lambda step, setup: OpenAIRecogniser(
         step.url or OPENAI_URL, step.model or "whisper-1", step.key, step.stream
     ),
-    "none": lambda step, slots: None,  # text jobs only
+    "none": lambda step, setup: None,  # text jobs only
 }
-TRANSLATORS: Mapping[str, Callable[[Step], Translator]] = {
-    "apertium": lambda step: Apertium(),
-    "openai": lambda step: OpenAITranslator(step.url or OPENAI_URL, step.model or "gpt-4o-mini", step.key),
-    "libretranslate": lambda step: LibreTranslate(step.url or LIBRETRANSLATE_URL, step.key),
+TRANSLATORS: Mapping[str, Callable[[Step, Setup], Translator]] = {
+    "apertium": lambda step, setup: Apertium(),
+    "bergamot": lambda step, setup: Bergamot(setup.slots),
+    "nllb": lambda step, setup: _ctranslate(step, setup),
+    "opus-mt": lambda step, setup: _ctranslate(step, setup),
+    "ctranslate2": lambda step, setup: _ctranslate(step, setup),
+    "openai": lambda step, setup: OpenAITranslator(step.url or OPENAI_URL, step.model or "gpt-4o-mini", step.key),
+    "libretranslate": lambda step, setup: LibreTranslate(step.url or LIBRETRANSLATE_URL, step.key),
 }
-SYNTHESISERS: Mapping[str, Callable[[Step], Synthesiser | None]] = {
-    "espeak": lambda step: Espeak(step.voice),
-    "openai": lambda step: OpenAISynthesiser(
+SYNTHESISERS: Mapping[str, Callable[[Step, Setup], Synthesiser | None]] = {
+    "espeak": lambda step, setup: Espeak(step.voice),
+    "piper": lambda step, setup: Piper(step.model or step.voice, setup.models, device=setup.device),
+    "kokoro": lambda step, setup: Kokoro(step.model, step.voice, setup.models, device=setup.device),
+    "openai": lambda step, setup: OpenAISynthesiser(
         step.url or OPENAI_URL, step.model or "tts-1", step.voice or "alloy", step.key
     ),
-    "none": lambda step: None,  # no audio
+    "none": lambda step, setup: None,  # no audio
 }
+# These compute on this machine, so a node takes one job per core by default.
+ON_THIS_MACHINE = ("pocketsphinx", "whisper", "nllb", "opus-mt", "ctranslate2", "kokoro")
+# A model may be chosen with the engine: whisper:base.
+HAVE_MODELS = ("whisper", "nllb", "opus-mt", "ctranslate2", "piper", "kokoro", "openai")
+
+
+def _ctranslate(step: Step, setup: Setup) -> CTranslate:
+    return CTranslate(step.engine, step.model, setup.models, slots=setup.slots, device=setup.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +113,9 @@ class OpenEngines:
 @asynccontextmanager
 async def open_engines(setup: Setup) -> AsyncIterator[OpenEngines]:
     """Open the engines. Raises Missing."""
-    recogniser = RECOGNISERS[setup.recognise.engine](setup.recognise, setup.slots)
-    translator = TRANSLATORS[setup.translate.engine](setup.translate)
-    synthesiser = SYNTHESISERS[setup.synthesise.engine](setup.synthesise)
+    recogniser = RECOGNISERS[setup.recognise.engine](setup.recognise, setup)
+    translator = TRANSLATORS[setup.translate.engine](setup.translate, setup)
+    synthesiser = SYNTHESISERS[setup.synthesise.engine](setup.synthesise, setup)
     kinds: dict[str, Engine] = {"nmt": translator}
     if recogniser is not None:
         kinds = {"asr": recogniser, "nmt": translator, "semantic": translator}
@@ -113,12 +140,15 @@ async def open_engines(setup: Setup) -> AsyncIterator[OpenEngines]:
             recogniser.recognise if recogniser is not None else None,
             translator.translate,
             synthesiser.synthesise if synthesiser is not None else None,
+            preview=getattr(recogniser, "preview", None),
             asr_languages=languages.asr,
             tts_languages=voices,
             job_s=setup.job_s,
             threads=setup.slots + 1,
         )
-        services = tuple(InstalledService(f"{one.name}-{kind}", kind, "cpu", "running") for kind, one in kinds.items())
+        services = tuple(
+            InstalledService(f"{one.name}-{kind}", kind, setup.device, "running") for kind, one in kinds.items()
+        )
         written = languages.semantic.union(target for _, target in text_pairs)
         yield OpenEngines(
             pipeline,

@@ -7,7 +7,7 @@ a job now raises ModelNotAvailable, and the job goes to another node; one that f
 
 import importlib.util
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -39,10 +39,10 @@ class Missing(Exception):
         return cls("; ".join(whats), " && ".join([*lines, *others]))
 
 
-def need_module(name: str) -> None:
+def need_module(name: str, extra: str = "local") -> None:
     """Raises Missing."""
     if importlib.util.find_spec(name) is None:
-        raise Missing(f"The Python package {name} is not installed", "pip install 'dragoman[local]'")
+        raise Missing(f"The Python package {name} is not installed", f"pip install 'dragoman[{extra}]'")
 
 
 class EngineFailed(JobFailed):
@@ -64,6 +64,7 @@ class Recognised:
 
     text: str
     language: str | None = None
+    probability: float | None = None  # of the language, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,11 @@ class Translated:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What helps to translate a text."""
+    """What helps to recognise speech, or to translate a text."""
 
     context_text: str = ""  # what was said before
     vocabulary: tuple[str, ...] = ()  # names and terms that it may contain
+    languages: tuple[str, ...] = ()  # one of which is spoken, if the engine must detect which
 
 
 Partial = Callable[[str], None]
@@ -88,6 +90,7 @@ Partial = Callable[[str], None]
 Recognise = Callable[[Sound, str | None, Partial], str | Recognised | Awaitable[str | Recognised]]
 Translate = Callable[[str, str, str], str | Translated | Awaitable[str | Translated]]
 Synthesise = Callable[[str, str], Sound | Awaitable[Sound]]
+Preview = Callable[["PreviewAudio"], Awaitable[None]]
 
 
 # ---------------------------------------------------------------- the deadline and the hints of a job
@@ -141,7 +144,30 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
+class PreviewAudio(Protocol):
+    """An utterance while it is spoken, as `dragoman.node` gives it: iterate over its audio, show words of it."""
+
+    @property
+    def src_lang(self) -> str: ...
+    @property
+    def lang_a(self) -> str | None: ...
+    @property
+    def lang_b(self) -> str | None: ...
+    @property
+    def auto_langs(self) -> list[str]: ...
+    @property
+    def audio_format(self) -> str: ...
+    @property
+    def sample_rate(self) -> int: ...
+    @property
+    def vocabulary(self) -> list[str]: ...
+    def partial(self, text: str) -> None: ...
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
 class Recogniser(Engine, Protocol):
+    """It may also have `preview`, an async function of a PreviewAudio, which returns when the utterance ends."""
+
     @property
     def languages(self) -> frozenset[str]: ...
 

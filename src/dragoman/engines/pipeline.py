@@ -20,6 +20,7 @@ from dragoman.engines.engine import (
     EngineFailed,
     EngineTimeout,
     Hints,
+    Preview,
     Recognise,
     Recognised,
     Synthesise,
@@ -54,6 +55,7 @@ class Pipeline:
 
     One of the first two is needed. A text job needs only `translate`, and `synthesise` if it asks for audio; its source
     is `auto` only if the node registered such a pair. `hints()` has the vocabulary of a job and what was said before.
+    `preview`: shows words of an utterance while it is spoken, see `dragoman.node`; async.
     `asr_languages` and `tts_languages`: what the recogniser and the voice know, if that must be checked; empty: any
     language. `job_s`: a limit for each job, below the server's deadline.
     """
@@ -64,6 +66,7 @@ class Pipeline:
         translate: Translate | None = None,
         synthesise: Synthesise | None = None,
         *,
+        preview: Preview | None = None,
         asr_languages: frozenset[str] = frozenset(),
         tts_languages: frozenset[str] = frozenset(),
         job_s: float | None = None,
@@ -72,6 +75,7 @@ class Pipeline:
         if recognise is None and translate is None:
             raise ValueError("a pipeline needs a function that recognises or one that translates")
         self._recognise, self._translate, self._synthesise = recognise, translate, synthesise
+        self.preview = preview
         self._asr_languages, self._tts_languages = asr_languages, tts_languages
         self._job_s = job_s
         self._threads = Threads(threads, "dragoman-engine")
@@ -92,7 +96,7 @@ class Pipeline:
         steps, time_s = StepTimer(), self._time_s(job)
         if time_s <= 0:
             raise EngineTimeout("The job waited in the queue of the node until its deadline had passed.")
-        give_hints(Hints(job.context_text or "", tuple(job.vocabulary)))
+        give_hints(Hints(job.context_text or "", tuple(job.vocabulary), self._among(job)))
         with deadline_in(time_s):
             try:
                 async with asyncio.timeout(time_s + GRACE_S):
@@ -131,7 +135,11 @@ class Pipeline:
         if job.pipeline.use_nmt and source != target:
             translated = (await self._translated(text, source, target, steps)).text
         result = Result(
-            text, translated if job.pipeline.use_nmt else "", extra=steps.took_ms, language=recognised.language
+            text,
+            translated if job.pipeline.use_nmt else "",
+            extra=steps.took_ms,
+            language=recognised.language,
+            language_probability=recognised.probability,
         )
         if job.pipeline.use_tts and translated and self._synthesise is not None:
             language = target if job.pipeline.use_nmt else source
@@ -173,6 +181,11 @@ class Pipeline:
         if job.src_lang != AUTO:
             return job.src_lang
         return next(iter(self._asr_languages)) if len(self._asr_languages) == 1 else None
+
+    def _among(self, job: Job) -> tuple[str, ...]:
+        """The languages from which the recogniser chooses: those of the session, else all that this node translates."""
+        named = tuple(filter(None, (*(job.assign.auto_langs or ()), job.assign.lang_a, job.assign.lang_b)))
+        return named or tuple(sorted(self._asr_languages))
 
     def _target(self, job: Job, source: str) -> str:
         """Between two people who take turns, the language of the other one."""
