@@ -1,5 +1,7 @@
 """`dragoman room` and `dragoman listen`: how a room is named, and how a caption is printed."""
 
+from typing import Any
+
 import pytest
 
 from dragoman.cli.listen import line_of
@@ -34,8 +36,8 @@ def test_everything_else_is_not_a_room(text: str) -> None:
         parse(text)
 
 
-def caption(**fields: str) -> RoomCaption:
-    return RoomCaption("c1", 1, "Ann", "s-1", **{"lang": "en", "original": "good\nmorning"} | fields)
+def caption(lang: str = "en", original: str = "good\nmorning", **fields: Any) -> RoomCaption:
+    return RoomCaption("c1", 1, "Ann", "s-1", lang=lang, original=original, **fields)
 
 
 @for_each(

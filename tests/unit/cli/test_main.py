@@ -412,9 +412,9 @@ def test_api_key_of_a_step_has_precedence_over_the_common_one(monkeypatch: pytes
 def test_local_recogniser_has_one_slot_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     local, remote = (_step("recognise", name, None, "", "", False) for name in ("pocketsphinx", "openai"))
-    assert _setup([local] * 3, None, None, 11).slots == 2
-    assert _setup([remote] * 3, None, ["en"], 11).slots == 4
-    assert _setup([local] * 3, 3, None, 11).slots == 3
+    assert _setup([local] * 3, None, None, 11, None, "auto", 700).slots == 2
+    assert _setup([remote] * 3, None, ["en"], 11, None, "auto", 700).slots == 4
+    assert _setup([local] * 3, 3, None, 11, None, "auto", 700).slots == 3
 
 
 @needs_wheels
