@@ -290,6 +290,34 @@ async def test_words_are_shown_while_they_are_recognised_to_those_that_hear_the_
         assert not shown[2].texts
 
 
+async def test_words_are_shown_while_they_are_spoken_and_before_there_is_a_job(harness: Harness) -> None:
+    from dragoman.protocol.rooms import RoomSettings
+
+    en, es = languages(2)
+    shown = [Partials() for _ in range(3)]
+    async with room(harness) as (scenario, met):
+        node = await recogniser(scenario, [en], A, features=(*FEATURES, "preview", "previews:1"))
+        await translator(scenario, [en, es], A)
+        settings = RoomSettings(vocabulary=["Dragoman"])
+        ann = await met.join(en, B, **PCM, on_message=shown[0], settings=settings)
+        await met.join(en, A, on_message=shown[1])
+        await met.join(es, A, on_message=shown[2])
+        await wait_until(lambda: ann.room.count == 3, TIMEOUT_S)
+        await says(ann, final=False)
+        opening = await node.until("preview_open")
+        assert (opening["src_lang"], opening["vocabulary"]) == (en, ["Dragoman"])
+        about = {"preview_id": opening["preview_id"], "node_id": node.id, "trace_id": opening["trace_id"]}
+        where = {"session_id": opening["session_id"], "utterance_index": opening["utterance_index"]}
+        await node.say("asr_partial", text="we have", is_final=False, **about, **where)
+        for one in shown[:2]:
+            await wait_until(lambda one=one: one.texts == ["we have"], TIMEOUT_S)  # type: ignore[misc]
+        assert not node.jobs
+        await says(ann)
+        await met.check(1)
+        assert not any(one.after_caption for one in shown)
+        assert not shown[2].texts
+
+
 async def test_room_tells_nodes_its_vocabulary_and_what_the_speaker_said_before(harness: Harness) -> None:
     (en,) = languages(1)
     async with room(harness) as (scenario, met):

@@ -1,5 +1,6 @@
 """Builds the messages to nodes and clients from cuts and results. No state, no decisions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic, time
 from typing import Protocol
@@ -73,6 +74,7 @@ def preview_opening(
     trace_id: str,
     audio_format: str,
     sample_rate: int,
+    vocabulary: Sequence[str],
 ) -> PreviewOpen:
     return PreviewOpen(
         preview_id=preview_id,
@@ -86,7 +88,15 @@ def preview_opening(
         lang_a=init.lang_a,
         lang_b=init.lang_b,
         auto_langs=list(init.auto_langs) if init.auto_langs else None,
+        vocabulary=list(vocabulary) or None,
     )
+
+
+def init_in_room(init: SessionInit, spoken: str) -> SessionInit:
+    """As if the session had been opened for what it speaks in its room: it is recognised, and perhaps no more."""
+    if spoken == AUTO:
+        return msgspec.structs.replace(init, src_lang=AUTO, tgt_lang="")
+    return msgspec.structs.replace(init, src_lang=spoken, tgt_lang="", lang_a=None, lang_b=None, auto_langs=None)
 
 
 def assignment_of_cut(

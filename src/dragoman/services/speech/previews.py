@@ -40,6 +40,7 @@ from dragoman.services.routing.router import Router
 from dragoman.services.speech import messages
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.local_nodes import LocalNode, LocalNodes, LocalPreview
+from dragoman.services.speech.room_speech import RoomSpeech
 from dragoman.services.speech.session_input import SessionInput
 from dragoman.services.speech.session_output import SessionOutput
 from dragoman.services.speech.turn_queue import SessionTurns
@@ -142,8 +143,10 @@ class Speaker:
         source: SessionInput,
         output: SessionOutput,
         turns: SessionTurns,
+        rooms: RoomSpeech,
     ) -> None:
         self._previews, self._input, self._output, self._turns = previews, source, output, turns
+        self._rooms = rooms
         self._session_id, self._init, self._trace_id = session_id, init, trace_id
         self._state = SessionPreview()
         self._in_flight: asyncio.Future[PushReply | None] | None = None
@@ -169,7 +172,7 @@ class Speaker:
                     self._send(step, utterance)
 
     def _find(self, step: FindNode, now: float) -> bool:
-        init, turn_id = self._init, step.utterance.turn_id
+        init, turn_id = self._languages(), step.utterance.turn_id
         turn = self._turns.get(turn_id) if turn_id is not None else None
         turn_node = (turn.turn.node_id if turn is not None else None) or step.turn_node
         ask = PreviewAsk(init.src_lang, init.tgt_lang, init.lang_a, init.lang_b, turn_node, step.excluded)
@@ -183,6 +186,11 @@ class Speaker:
         self._in_flight = None
         return True
 
+    def _languages(self) -> SessionInit:
+        """What is spoken, and what its job translates it into."""
+        in_room = self._rooms.language(self._session_id)
+        return self._init if in_room is None else messages.init_in_room(self._init, in_room)
+
     def _send(self, step: Send, utterance: OpenUtterance) -> None:
         preview, source = step.preview, self._input
         if self._in_flight is not None and not self._in_flight.done():
@@ -192,8 +200,9 @@ class Speaker:
         frames: list[Message] = [PreviewAudio(preview_id=preview.id, seq=step.seq, audio=audio)]
         opens = step.seq == 0
         if opens:
-            about = (self._session_id, self._trace_id, source.audio_format, source.sample_rate)
-            frames.insert(0, messages.preview_opening(preview.id, self._init, utterance, *about))
+            vocabulary = self._rooms.vocabulary(self._session_id)
+            about = (self._session_id, self._trace_id, source.audio_format, source.sample_rate, vocabulary)
+            frames.insert(0, messages.preview_opening(preview.id, self._languages(), utterance, *about))
         self._in_flight = self._previews.send(preview, frames, opens=opens)
         if self._in_flight is not None:
             self._in_flight.add_done_callback(lambda answer: self._sent(preview, answer.result(), opens))

@@ -136,7 +136,7 @@ class Session:
         self.output = SessionOutput(id, init, self.trace_id, self.input, socket, self._rooms)
         self._turns, self._speaker = turns, None
         if previews is not None:
-            self._speaker = Speaker(previews, id, init, self.trace_id, self.input, self.output, turns)
+            self._speaker = Speaker(previews, id, init, self.trace_id, self.input, self.output, turns, self._rooms)
         if state.turn is not None:
             turns.open(state.turn)
             self.input.segmenter.resume_turn(state.turn.id, now)
