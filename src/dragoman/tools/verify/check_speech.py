@@ -109,6 +109,8 @@ class SessionCheck:
             yield from self._ends_once(index)
         yield from self._marks_are_true()
         yield from self._words()
+        for late in self.spoken.late_partials:
+            yield Finding("partial too late", f"{self.spoken.speaker} got {late} after the end of the utterance")
         overtaken = list(self._overtaken())
         # One sentence an utterance is enough, however many overtook it.
         yield from {one.answer.index: finding for one, finding in self._held_back(overtaken)}.values()

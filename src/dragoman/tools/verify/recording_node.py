@@ -2,20 +2,21 @@
 
 It answers audio (see `pieces`) with the numbers of its pieces, after a random delay; some jobs take long, so that later
 ones are answered first. It answers silence with an empty result. Its file shows which node had which job when, and how
-often.
+often. It previews utterances while they are spoken: each time, with the numbers of the pieces so far.
 """
 
 import argparse
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, assert_never
 
 from dragoman import node
-from dragoman.node import Job, Node, Result, Timing
+from dragoman.node import Job, Node, PreviewStream, Result, Timing
 from dragoman.protocol.node import JobAssign
 from dragoman.tools.verify import pieces
 from dragoman.tools.verify.recordings import EventFile, Kind, NodeEvent
@@ -27,6 +28,22 @@ SLOW_SHARE = 0.1
 QUICK = Timing(backoff_first_s=0.05, backoff_longest_s=0.5, heartbeat_s=2.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Previews name the pieces so far."""
+
+    work: Callable[[Job], Awaitable[Result | None]]
+
+    async def __call__(self, job: Job) -> Result | None:
+        return await self.work(job)
+
+    async def preview(self, stream: PreviewStream) -> None:
+        heard: list[int] = []
+        async for audio in stream:
+            heard += pieces.decode(audio)
+            stream.partial(pieces.text(heard))
+
+
 class RecordingNode:
     def __init__(
         self, urls: Sequence[str], node_id: str, file: EventFile, *, slots: int, delay_s: float, slow_s: float
@@ -36,7 +53,7 @@ class RecordingNode:
         self._random = Random(node_id)
         self._node = Node(
             urls,
-            self._work,
+            Handler(self._work),
             languages=LANGUAGES,
             slots=slots,
             node_id=node_id,

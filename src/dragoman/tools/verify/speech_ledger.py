@@ -56,6 +56,8 @@ class SessionLedger:
     answers: list[Answer] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)  # of what was sent, in the server's words
+    previewed: int = 0  # partials before the cut
+    late_partials: list[str] = field(default_factory=list)  # previews of utterances that had ended
     seen: dict[int, float] = field(default_factory=dict)  # indexes the server spoke of in any way, and since when
     resumed_at: list[float] = field(default_factory=list)
     missing: int = 0  # pieces that were too old to be sent again after a resume
@@ -106,6 +108,13 @@ class SpeechLedger:
     def mentioned(self, session: str, index: int) -> None:
         self.sessions[session].seen.setdefault(index, time.monotonic())
 
+    def previewed(self, session: str, index: int, text: str) -> None:
+        """Words of an utterance that is not cut, and may never be."""
+        one = self.sessions[session]
+        one.previewed += 1
+        if one.promised_at(index):
+            one.late_partials.append(f"{text!r} of utterance {index}")
+
     def answered(self, session: str, index: int, job: str, text: str, *, backfilled: bool) -> None:
         """Every time a result arrives."""
         self.mentioned(session, index)
@@ -147,6 +156,7 @@ class SpeechLedger:
             "pieces": sum(len(given.pieces) for one in all for given in one.given),
             "results": sum(len(one.answers) for one in all),
             "backfilled": sum(answer.backfilled for one in all for answer in one.answers),
+            "previewed": sum(one.previewed for one in all),
             "failed": sum(len(one.failures) for one in all),
             "resumed": sum(len(one.resumed_at) for one in all),
             "lost sessions": sum(one.lost_at is not None for one in all),

@@ -181,7 +181,13 @@ class SpeakerLoad:
             return self._session
         self._close_session()
         session = Session(
-            self._urls, src=LANGUAGES[0], tgt=LANGUAGES[1], resume=True, on_lost="new", timing=LOAD_TIMING
+            self._urls,
+            src=LANGUAGES[0],
+            tgt=LANGUAGES[1],
+            resume=True,
+            on_lost="new",
+            timing=LOAD_TIMING,
+            previews=not self._numbered,
         )
         await session.open()
         self._session, self._session_ledger = session, self.ledger
@@ -241,6 +247,8 @@ class SpeakerLoad:
                 )
             case Failed():
                 ledger.failed(event.session_id, event.index, event.job_id, event.code, event.message)
+            case Partial(job_id=""):
+                ledger.previewed(event.session_id, event.index, event.text)
             case Progress() | Partial() | Ended():
                 ledger.mentioned(event.session_id, event.index)
             case Rejected():
