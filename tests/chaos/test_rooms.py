@@ -35,9 +35,9 @@ class Conversation:
     def __init__(self, cluster: Cluster, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
         self.cluster, self._stack, self._http = cluster, stack, http
 
-    async def instance(self) -> InstanceProcess:
+    async def instance(self, **flags: object) -> InstanceProcess:
         return await self.cluster.instance(
-            rooms__translate_timeout_ms=TRANSLATE_TIMEOUT_MS, rooms__captions_per_minute=0
+            rooms__translate_timeout_ms=TRANSLATE_TIMEOUT_MS, rooms__captions_per_minute=0, **flags
         )
 
     async def node(
@@ -215,3 +215,22 @@ async def test_utterance_is_recognised_elsewhere_when_its_node_is_killed(redis: 
         doomed.die()
         await berta.shows("said")
         assert berta.texts == ["said"]
+
+
+@pytest.mark.long
+async def test_utterance_is_lost_when_its_instance_is_killed_and_its_session_is_not_resumed_in_time(
+    redis: RedisAt, tmp_path: Path
+) -> None:
+    async with conversation(redis, tmp_path) as talk:
+        a, b = [await talk.instance(speech__resume_grace_s=1) for _ in range(2)]
+        node = await talk.node(b, work=silent, recognises=["en"])
+        await wait_until(lambda: talk.serves(a, node), TIMEOUT_S)
+        berta = await talk.member("en", b)
+        old = await talk.cluster.speaker(a, src_lang="en", tgt_lang="en", resume=True)
+        await old.say("room_join", room_id=berta.room.id, room_code=berta.room.code)
+        await old.until(lambda message: message["type"] == "room_create_ack", TIMEOUT_S)
+        await old.chunk(0, final=True)
+        await node.job()
+        a.kill()
+        assert (await berta.until(lambda caption: bool(caption.lost))).lost == "left"
+        await wait_until(lambda: berta.room.count == 1, TIMEOUT_S)

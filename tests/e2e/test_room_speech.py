@@ -363,6 +363,27 @@ async def result_of(talker: Talker) -> Message:
     return await talker.until(lambda m: m["type"] == "translation_result", TIMEOUT_S)
 
 
+async def test_members_on_different_instances_exchange_raw_voice(harness: Harness) -> None:
+    (en,) = languages(1)
+    async with room(harness) as (scenario, met):
+        berta = await met.join(en, A)
+        one, other = [await scenario.talker(at, src_lang=en, tgt_lang=en) for at in (A, B)]
+        for talker in (one, other):
+            await talker.say("room_join", room_code=berta.room.code)
+            await talker.until(lambda m: m["type"] == "room_create_ack", TIMEOUT_S)
+        wish = {"target_session_id": other.session_id, "receive_raw_voice": False}
+        await one.say("room_raw_voice_preference", room_code=berta.room.code, **wish)
+        listed = await other.until(lambda m: m["type"] == "room_members" and wishes(m, one.session_id), TIMEOUT_S)
+        assert wishes(listed, one.session_id) == {other.session_id: False}
+        await other.say("webrtc_offer", room_code=berta.room.code, to=one.session_id, sdp={"type": "offer"})
+        offer = await one.until(lambda m: m["type"] == "webrtc_offer", TIMEOUT_S)
+        assert (offer["to"], offer["sdp"]) == (other.session_id, {"type": "offer"})
+
+
+def wishes(members: Message, session_id: str) -> Message:
+    return next((one["raw_voice_preferences"] for one in members["members"] if one["session_id"] == session_id), {})
+
+
 async def test_muted_member_and_listener_of_a_paused_room_are_refused_without_a_job(harness: Harness) -> None:
     (en,) = languages(1)
     failures: list[Any] = []

@@ -58,6 +58,7 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     originals: bool = True
     muted: bool = False
     existing: bool = False  # a client that knows only translation_result
+    raw_voice: dict[str, bool] = {}  # of which members it wants the raw voice; clients exchange that by themselves
     claimed: bool = False  # its token grants this role and no other: it does not become host by seniority
 
     @property

@@ -193,7 +193,7 @@ class Services:
             name, stores.jobs, records, stores.reservations, self.results, self.router, self.announcer,
             JobMetrics(self.metrics), self.tasks,
             timeout_ms=max(speech.attempt_timeout_ms, int(SHARE_OF_JOB * speech.job_timeout_ms)),
-            knows=lambda node: node in self.view.fleet, lost_in_room=room_log.lost_with_its_instance,
+            knows=lambda node: node in self.view.fleet, lost_in_room=room_log.note_lost,
         )  # fmt: skip
         placing = PlacerSettings(
             speech.placement_wait_ms, speech.default_slots, speech.turn_overcommit, speech.job_timeout_ms
@@ -241,6 +241,7 @@ class Services:
             self.sessions, self.results, stores.sessions, stores.jobs, stores.turns, stores.instances,
             self.router, self.metrics, self.tasks, job_timeout_ms=speech.job_timeout_ms,
             session_over=self.rooms.membership.session_over, restore_room=self.rooms.speakers.restore,
+            lost_in_room=self.rooms.log.note_lost,
         )  # fmt: skip
 
     def _build_upkeep(self, config: Config) -> None:

@@ -34,6 +34,7 @@ from dragoman.store.rooms.rooms import Changed, Done, Planned, Refusal, Rooms
 log = structlog.get_logger(__name__)
 
 MAX_WAITING = 64  # commands of one session
+MAX_PREFERENCES = 256  # members whose raw voice one member wants, or does not want
 
 
 class RoomCommands:
@@ -116,7 +117,7 @@ class RoomCommands:
             case wire.RoomClose():
                 await self._close(session)
             case wire.RoomRawVoicePreference():
-                self._prefer_raw_voice(session, command)
+                await self._prefer_raw_voice(session, command)
             case wire.WebrtcOffer() | wire.WebrtcAnswer() | wire.WebrtcIce():
                 await self._signal(session, command)
             case _:
@@ -224,11 +225,13 @@ class RoomCommands:
 
     # -- between members -------------------------------------------------------------------------
 
-    def _prefer_raw_voice(self, session: Session, command: wire.RoomRawVoicePreference) -> None:
-        room, _ = self._membership.require_room(session)
-        target, wanted = command.target_session_id, command.receive_raw_voice
-        self._local.preferences.set(room.id, session.id, target, wanted)
-        self._local.changed(room)
+    async def _prefer_raw_voice(self, session: Session, command: wire.RoomRawVoicePreference) -> None:
+        """The others are shown it in the list of members."""
+        _, member = self._membership.require_room(session)
+        wanted = {**member.info.raw_voice, command.target_session_id: command.receive_raw_voice}
+        if len(wanted) > MAX_PREFERENCES:
+            raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "Too many preferences: only the first ones are kept.")
+        await self._membership.change(session, {"raw_voice": wanted})
 
     async def _signal(self, session: Session, command: wire.WebrtcMessage) -> None:
         """To the member that `to` names, on whichever instance it is, with the sender in its place."""

@@ -331,7 +331,7 @@ class LocalRoom:
 
     # -- the list of members ---------------------------------------------------------------------
 
-    def list_members(self, info: RoomInfo, members: list[Member], preferences: "RawVoicePreferences") -> None:
+    def list_members(self, info: RoomInfo, members: list[Member]) -> None:
         """What the room is now, to all of its local members."""
         self.info = info
         for one in members:
@@ -341,7 +341,7 @@ class LocalRoom:
         listed = [one for one in members if not large or one.role is not Role.LISTENER][:LARGE_ROOM]
         message = RoomMembers(
             room_code=self.info.code,
-            members=[_listed(one, preferences.of(self.id, one.session)) for one in listed],
+            members=[_listed(one) for one in listed],
             count=len(members),
             locked=self.info.locked or None,
             paused=self.info.paused or None,
@@ -361,29 +361,12 @@ class LocalRoom:
         self._hearing = None
 
 
-class RawVoicePreferences:
-    """Whose raw voice a member wants to hear, as the room's members on this instance have said. Clients exchange raw
-    voice by themselves; the preference is only shown to the others."""
-
-    def __init__(self) -> None:
-        self._of: dict[tuple[str, str], dict[str, bool]] = {}
-
-    def of(self, room_id: str, session_id: str) -> dict[str, bool]:
-        return self._of.get((room_id, session_id), {})
-
-    def set(self, room_id: str, session_id: str, target: str, wanted: bool) -> None:
-        self._of.setdefault((room_id, session_id), {})[target] = wanted
-
-    def forget(self, room_id: str, session_id: str) -> None:
-        self._of.pop((room_id, session_id), None)
-
-
-def _listed(member: Member, preferences: dict[str, bool]) -> RoomMember:
+def _listed(member: Member) -> RoomMember:
     joined = datetime.fromtimestamp(member.joined_ms / 1000, UTC)
     return RoomMember(
         participant_id=member.session,
         session_id=member.session,
-        raw_voice_preferences=preferences,
+        raw_voice_preferences=member.raw_voice,
         joined_at=joined.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         display_name=member.name,
         preferred_lang=member.hears,
@@ -400,7 +383,6 @@ class LocalRooms:
 
     def __init__(self, store: Rooms, metrics: Metrics, tasks: Tasks) -> None:
         self._store, self._metrics, self._tasks = store, metrics, tasks
-        self.preferences = RawVoicePreferences()
         self._rooms: dict[str, LocalRoom] = {}
         self._opening: dict[str, asyncio.Future[None]] = {}
         self._of_session: dict[str, LocalRoom] = {}
@@ -458,7 +440,6 @@ class LocalRooms:
         member = room.remove(session_id) if room is not None else None
         if room is None or member is None:
             return None
-        self.preferences.forget(room.id, session_id)
         self.close_if_empty(room.id)
         self._count()
         return room, member
@@ -482,7 +463,6 @@ class LocalRooms:
         if room is not None:
             for session_id in room.members:
                 self._of_session.pop(session_id, None)
-                self.preferences.forget(room_id, session_id)
             self._cancel_list(room)
             room.end(reason)
             self._count()
@@ -606,7 +586,7 @@ class LocalRooms:
         if info is None:
             return
         members = sorted(await self._store.members(room.id), key=lambda one: (one.joined_ms, one.session))
-        room.list_members(info, members, self.preferences)
+        room.list_members(info, members)
 
     def _cancel_list(self, room: LocalRoom) -> None:
         due = self._lists.pop(room.id, None)

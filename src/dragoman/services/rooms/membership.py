@@ -7,6 +7,7 @@ A script decides each change; this module executes what follows from it, here an
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from time import monotonic
+from typing import Any
 
 import msgspec
 
@@ -254,13 +255,16 @@ class RoomMembership:
     # -- members ---------------------------------------------------------------------------------
 
     async def update(self, session: Session, command: wire.RoomUpdate) -> None:
-        room, _ = self.require_room(session)
         names = ("speaks", "hears", "voice", "originals", "muted")
         changes = {name: value for name in names if (value := getattr(command, name)) is not None and value != ""}
         if name := clean_name(command.display_name):
             changes["name"] = name
-        if not changes:
-            return
+        self.require_room(session)
+        if changes:
+            await self.change(session, changes)
+
+    async def change(self, session: Session, changes: dict[str, Any]) -> None:
+        room, _ = self.require_room(session)
         updated = await self._store.update(room.id, session.id, epoch_of(session), changes)
         if not isinstance(updated, Updated):
             raise refused(updated)

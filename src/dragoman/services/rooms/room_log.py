@@ -75,9 +75,9 @@ class RoomLog:
             self._metrics.room_lost.labels(reason).inc()
             log.info("utterance lost in a room", room=utterance.room_id, session=session, index=index, reason=reason)
 
-    async def lost_with_its_instance(self, session: str, index: int, utterance: RoomUtterance) -> None:
-        """In a takeover: nothing else ends this utterance, so it is tried until Redis has it."""
-        await retry(lambda: self.lost(session, index, utterance, utterance.epoch, "instance_lost"))
+    async def note_lost(self, session: str, index: int, utterance: RoomUtterance, epoch: int, reason: str) -> None:
+        """Its session is over: nothing else ends this utterance, so it is tried until Redis has it."""
+        await retry(lambda: self.lost(session, index, utterance, epoch, reason))
 
     async def _append(
         self, kind: EntryKind, room_id: str, caption: str, session: str, epoch: int, lang: str, text: str, about: bytes

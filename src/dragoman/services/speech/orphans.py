@@ -68,7 +68,7 @@ class Orphans:
         *,
         timeout_ms: int,
         knows: Callable[[str], bool],
-        lost_in_room: Callable[[str, int, RoomUtterance], Awaitable[None]],
+        lost_in_room: Callable[[str, int, RoomUtterance, int, str], Awaitable[None]],
     ) -> None:
         self.instance = instance
         self._jobs, self._records, self._reservations, self._results = jobs, records, reservations, results
@@ -202,7 +202,7 @@ class Orphans:
             return
         if orphan.room is not None and not orphan.room.epoch:
             # Its session cannot resume, so it ended with its instance.
-            await self._lost_in_room(orphan.session_id, orphan.index, orphan.room)
+            await self._lost_in_room(orphan.session_id, orphan.index, orphan.room, 0, "instance_lost")
             return
         await self._results.deliver(
             JobEnded(

@@ -37,7 +37,7 @@ from dragoman.store.errors import StoreError
 from dragoman.store.instances import Instances
 from dragoman.store.interface import in_slices
 from dragoman.store.jobs import Jobs
-from dragoman.store.sessions import ResumableSessions, Resumed
+from dragoman.store.sessions import ResumableSessions, Resumed, open_of
 from dragoman.store.turns import Turns
 
 log = structlog.get_logger(__name__)
@@ -78,10 +78,11 @@ class Resumption:
         job_timeout_ms: int,
         session_over: Callable[[str, int], Awaitable[None]],
         restore_room: Callable[[str], Awaitable[None]],
+        lost_in_room: Callable[[str, int, RoomUtterance, int, str], Awaitable[None]],
     ) -> None:
-        """`session_over` is called for a session that was not resumed in time, with its epoch; `restore_room` for one
-        that continues here."""
-        self._session_over, self._restore_room = session_over, restore_room
+        """`session_over` is called for a session that was not resumed in time, with its epoch, and `lost_in_room` for
+        each utterance that it had said in a room and that has not ended; `restore_room` for one that continues here."""
+        self._session_over, self._restore_room, self._lost_in_room = session_over, restore_room, lost_in_room
         self._sessions, self._results, self._store, self._jobs = sessions, results, store, jobs
         self._turns, self._instances, self._router = turns, instances, router
         self._metrics, self._tasks = metrics, tasks
@@ -292,7 +293,15 @@ class Resumption:
     async def end_overdue(self) -> None:
         """End sessions that were not resumed in time: their state and outbox first, then the keys of their turn."""
         for session_id, epoch in await self._store.overdue():
+            opened = open_of(await self._store.state(session_id))
             if await self._store.end(session_id, epoch):
                 await self._turns.end_current(session_id)
+                await self._lose_in_room(session_id, epoch, opened)
                 await self._session_over(session_id, epoch)
             await self._store.settled(session_id, epoch)
+
+    async def _lose_in_room(self, session_id: str, epoch: int, opened: Mapping[int, tuple[str, str]]) -> None:
+        for index, (job_id, _) in opened.items():
+            room = room_of(await self._jobs.get(job_id) or {})
+            if room is not None:
+                await self._lost_in_room(session_id, index, room, epoch, "left")

@@ -231,6 +231,10 @@ class Session:
         """The session is over: stop, cancel its jobs and end its turns."""
         self.stop()
         self._dispatcher.cancel_session(self.id, reason)
+        closed = End(Outcome.FAILED, ErrorCode.SESSION_CLOSED, CLOSED_EARLY)
+        for remote in self.remote_jobs.values():
+            if remote.room is not None:
+                self._publish(remote, remote.room, closed)
         for queue in self._turns.all():
             self._end_turn(queue)
 

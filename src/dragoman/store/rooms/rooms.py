@@ -55,7 +55,7 @@ READ_PAGE = 1000  # entries of one read of a whole log
 MAX_EXPIRED = 100  # languages that one visit ends
 ANNOUNCED_TTL_MS = 3_600_000
 MEMBERSHIP_TTL_MS = 3_600_000
-CHANGEABLE = frozenset({"hears", "voice", "speaks", "muted", "name", "originals"})  # by the member itself
+CHANGEABLE = frozenset({"hears", "voice", "speaks", "muted", "name", "originals", "raw_voice"})  # by the member itself
 TIMEOUT = "timeout"  # the reason that expire_pending.lua writes
 
 _decode_member = msgspec.json.Decoder(Member).decode
