@@ -10,13 +10,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -233,7 +233,7 @@ def say(
     urls = [session_url(one) for one in url or [authority(server.host, server.port)]]
     show = output_for(speech.duration_ms, as_json)
 
-    from dragoman.client import Session, SessionError
+    from dragoman.client import Session
 
     session = Session(
         urls,
@@ -246,18 +246,28 @@ def say(
         previews=not utterances,
     )
     speaker = Speaker(session, speech, show, utterances=utterances, fast=fast)
+    with show:
+        ended = _run(speaker.run(), f"{src} → {tgt}")
+    if ended is not None:
+        return ended
+    show.sum_up()
+    return INTERRUPTED if speaker.interrupted else int(show.failed > 0)
+
+
+def _run(speaking: Coroutine[Any, Any, None], pair: str = "") -> int | None:
+    """The exit code if it was interrupted, or nobody reads the output; None: it has done everything."""
+    from dragoman.client import SessionError
+
     try:
-        with show:
-            asyncio.run(speaker.run())
+        asyncio.run(speaking)
     except SessionError as error:
-        raise Failure(sentence_of(error, f"{src} → {tgt}"), 1) from None
+        raise Failure(sentence_of(error, pair), 1) from None
     except (asyncio.CancelledError, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
         output.discard()
         return 1
-    show.sum_up()
-    return INTERRUPTED if speaker.interrupted else int(show.failed > 0)
+    return None
 
 
 def _say_in_room(
@@ -273,7 +283,7 @@ def _say_in_room(
     fast: bool,
     as_json: bool,
 ) -> int:
-    from dragoman.client import Room, SessionError
+    from dragoman.client import Room
 
     id, code = parse(room)
     server = config.server
@@ -286,15 +296,8 @@ def _say_in_room(
         urls, room=id, code=code, name=name, speaks=src, token=token or None, audio_format=speech.format,
         sample_rate=speech.sample_rate, on_event=speaker.on_event,
     )  # fmt: skip
-    try:
-        asyncio.run(speaker.run(member))
-    except SessionError as error:
-        raise Failure(sentence_of(error), 1) from None
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        return INTERRUPTED
-    except BrokenPipeError:
-        output.discard()
-        return 1
+    if (ended := _run(speaker.run(member))) is not None:
+        return ended
     speaker.sum_up()
     return INTERRUPTED if speaker.interrupted else int(speaker.failed > 0)
 
