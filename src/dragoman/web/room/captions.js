@@ -164,7 +164,7 @@ export class Captions {
     large.textContent = isTranslated ? found.text : text;
     large.lang = isTranslated ? this.lang() : lang;
     item.dir = direction(large.lang);
-    small.textContent = text;
+    small.textContent = isTranslated ? text : "";
     small.lang = lang;
     original.hidden = !isTranslated;
     small.hidden = !isTranslated || this.originals() === Boolean(caption.isTurned);

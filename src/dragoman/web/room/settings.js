@@ -10,7 +10,7 @@ export class Settings {
   /** `on`: originals(), device(id). */
   constructor(part, on) {
     Object.assign(this, { part, on });
-    part("size").value = browser.get(SIZE) ?? (narrow.matches ? 28 : 34);
+    part("size").value = browser.get(SIZE) ?? (narrow.matches ? 28 : 32);
     part("originals").checked = (browser.get(ORIGINALS) ?? (narrow.matches ? "no" : "yes")) === "yes";
     part("size").addEventListener("input", () => this.resize());
     part("originals").addEventListener("change", () => {

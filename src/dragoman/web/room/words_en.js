@@ -67,7 +67,7 @@ export const ROOM_EN = {
   "room.size": "Size of the captions",
   "room.originals": "Show originals above translations",
   "room.device": "Microphone",
-  "room.device.usual": "The usual one",
+  "room.device.usual": "Default",
   "room.projector": "For a projector",
   "room.leave": "Leave",
   "room.host": "You are the host",
