@@ -264,6 +264,7 @@ async def both_hear_each_other(ann: Any, bo: Any) -> None:
         assert mark in await reader.locator(f"{HEARD} .large").last.inner_text()
 
 
+@pytest.mark.long
 async def test_voice_that_a_page_plays_into_open_microphones_comes_back_from_none_of_them(
     harness: BrowserHarness, windows: Windows
 ) -> None:
