@@ -17,7 +17,7 @@ import typer
 
 from dragoman.cli import output
 from dragoman.cli.api import Token, segment
-from dragoman.cli.chat_admin import disconnect, invite, status, two_phase, users
+from dragoman.cli.chat_admin import disconnect, erase_user, invite, status, two_phase, users
 from dragoman.cli.output import USAGE, Failure
 from dragoman.cli.settings import ConfigFile, Overrides, authority, http_url, is_loopback, option, settings
 from dragoman.domain.chat.rules import well_known
@@ -40,6 +40,7 @@ app.command("status")(status)
 app.command("two-phase")(two_phase)
 app.command("disconnect")(disconnect)
 app.command("invite")(invite)
+app.command("erase-user")(erase_user)
 app.add_typer(users, name="user")
 
 

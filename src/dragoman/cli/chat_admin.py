@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.api import Api, AsJson, Yes, change, segment, with_api
+from dragoman.cli.api import NOT_CHANGED, Api, AsJson, Yes, change, segment, with_api
 from dragoman.cli.output import USAGE, Failure
 from dragoman.cli.settings import option
 from dragoman.cli.token import seconds
@@ -85,6 +85,49 @@ def disconnect(
         api.delete(f"/api/v1/chat/users/{_user_id(api, user)}/connection")
 
     change(yes, f"disconnect {user}", send, f"{user} is disconnected.")
+
+
+ERASED = {
+    "messages": "messages are tombstones now",
+    "undelivered": "of them were not delivered yet",
+    "translations": "translations are deleted",
+    "claims": "claims in Redis are deleted",
+    "dead_letters": "dead letters are deleted",
+    "notices": "notices in Redis are deleted",
+}
+ERASE_CALLS = 100  # without progress it ends at once
+
+
+@with_api
+def erase_user(
+    api: Api,
+    user: Annotated[str, typer.Argument(help="A user id or a name.", metavar="USER")],
+    yes: Yes = False,
+) -> int:
+    """Erase a user: every text it has sent, their translations, the account and all its tokens. It cannot be undone."""
+    user = _user_id(api, user)
+    if not yes:
+        output.line(f"would erase the account of user {user} and all texts that it has sent")
+        output.line(NOT_CHANGED)
+        return 0
+    total, account, done = dict.fromkeys(ERASED, 0), False, False
+    for _ in range(ERASE_CALLS):
+        answer = api.post(f"/api/v1/chat/users/{user}/erase", {})
+        done, account = bool(answer["done"]), account or bool(answer["account"])
+        for name in total:
+            total[name] += int(answer[name])
+        if done or not answer["messages"]:
+            break
+    output.line(f"The account of user {user} is removed." if account else f"User {user} has no account.")
+    output.line("All its tokens are invalid.")
+    for name, count in total.items():
+        output.line(f"{count} {ERASED[name]}.")
+    if not done:
+        raise Failure(
+            "The user is still connected, or messages of it are on their way to the database. Repeat the command with "
+            f"the id {user} until it ends without this message."
+        )
+    return 0
 
 
 def _parsed(changes: list[str]) -> dict[str, str]:

@@ -111,6 +111,7 @@ ORDER: tuple[Below, ...] = (
 
 def check(config: Config) -> Iterator[Problem]:
     yield from _order(config)
+    yield from _retention(config)
     yield from _redis(config)
     yield from _entry_size(config)
     yield from _ports(config)
@@ -140,6 +141,16 @@ def _in_ms(config: Config, key: str) -> float:
     """Comparable with every other: seconds become milliseconds, counts stay."""
     value: float = value_at(config, key)
     return value * 1000 if key.endswith(("_s", "_seconds")) else value
+
+
+def _retention(config: Config) -> Iterator[Problem]:
+    chat = config.chat
+    if 0 < chat.retention_days * 86_400 < chat.idempotency_ttl_s:
+        sentence = (
+            f"chat.retention_days ({plain(chat.retention_days)}) must be 0 or at least chat.idempotency_ttl_s "
+            f"({plain(chat.idempotency_ttl_s)} s), or a message that is sent again is saved twice."
+        )
+        yield Problem(("chat.retention_days", "chat.idempotency_ttl_s"), sentence)
 
 
 def _redis(config: Config) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import asdict
 from time import time
 from typing import Any, Final, Protocol, TypeVar
 
@@ -26,12 +27,17 @@ from dragoman.gateway.http_requests import (
     text_of,
 )
 from dragoman.gateway.operator_api import Auditor
+from dragoman.protocol.chat import MAX_ID
 from dragoman.services.chat.accounts import Accounts, Denied
 from dragoman.services.chat.credentials import Overloaded
+from dragoman.services.chat.erasure import Erasure
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.report import ChatReport
 from dragoman.services.operations import NotThere
 from dragoman.services.revocations import RevocationService
+from dragoman.store.chat.dead_letters import ChatDeadLetters
+from dragoman.store.chat.shards import Shards
+from dragoman.store.chat.users import Users
 from dragoman.store.revocations import MAX_ENTRIES, RevocationsFull
 
 MAX_INVITE_S = 365 * 86_400
@@ -48,11 +54,14 @@ class ChatServices(Protocol):
     report: ChatReport
     archive: Archive
     accounts: Accounts
+    users: Users
+    shards: Shards
+    dead_letters: ChatDeadLetters
 
 
 def routes(chat: ChatServices, auditor: Auditor, disconnect: Disconnect) -> list[web.RouteDef]:
     """`disconnect` ends the connection of a user, wherever it is."""
-    api, accounts = _Api(chat, auditor), _Accounts(chat.accounts, auditor, disconnect)
+    api, accounts = _Api(chat, auditor, disconnect), _Accounts(chat.accounts, auditor, disconnect)
     return [
         web.get("/api/v1/chat", api.status),
         web.get("/api/v1/chat/switches", api.switches),
@@ -63,13 +72,15 @@ def routes(chat: ChatServices, auditor: Auditor, disconnect: Disconnect) -> list
         web.post("/api/v1/chat/users", accounts.add),
         web.delete("/api/v1/chat/users/{name}", accounts.remove),
         web.post("/api/v1/chat/users/{name}/password", accounts.set_password),
+        web.post("/api/v1/chat/users/{id}/erase", api.erase),
         web.post("/api/v1/chat/invites", accounts.invite),
     ]
 
 
 class _Api:
-    def __init__(self, chat: ChatServices, auditor: Auditor) -> None:
+    def __init__(self, chat: ChatServices, auditor: Auditor, disconnect: Disconnect) -> None:
         self._chat, self._auditor = chat, auditor
+        self._erasure = Erasure(chat.archive, chat.users, chat.shards, chat.dead_letters, disconnect)
 
     async def status(self, _: web.Request) -> web.Response:
         return json(await self._chat.report.status())
@@ -103,16 +114,28 @@ class _Api:
         return {"switches": msgspec.to_builtins(switches), "configured": configured}
 
     async def message(self, request: web.Request) -> web.Response:
-        sender = request.match_info["sender"]
-        if not (sender.isascii() and sender.isdecimal() and len(sender) <= 19):
-            raise BadRequest("the sender is not a user id (a number)")
-        return json(await self._chat.report.find(int(sender), request.match_info["id"]))
+        sender = _user_id(request.match_info["sender"], "the sender is")
+        return json(await self._chat.report.find(sender, request.match_info["id"]))
+
+    async def erase(self, request: web.Request) -> web.Response:
+        """To be repeated until it is `done`."""
+        user = _user_id(request.match_info["id"], "this is")
+        erased = await self._erasure.erase(user)
+        counts = ", ".join(f"{name} {int(value)}" for name, value in asdict(erased).items())
+        await self._auditor.note(request, "chat.user.erase", f"user {user}", counts)
+        return json({"userId": str(user), **asdict(erased)})
 
     async def user(self, request: web.Request) -> web.Response:
         found = await self._chat.archive.user_by_name(request.match_info["name"])
         if found is None:
             return error("no user with this name has logged in yet", 404)
         return json({"userId": str(found.id), "username": found.name})
+
+
+def _user_id(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and 0 < int(text) <= MAX_ID):
+        raise BadRequest(f"{what} not a user id (a number)")
+    return int(text)
 
 
 class NewUser(msgspec.Struct):

@@ -34,6 +34,7 @@ from dragoman.services.chat.one_phase import OnePhase, Refusals
 from dragoman.services.chat.outbound import MessageMaker, Outbound, Verify
 from dragoman.services.chat.receipts import Receipts
 from dragoman.services.chat.report import ChatReport, Perf
+from dragoman.services.chat.retention import RETENTION_S, Retention
 from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_assigner import ShardAssigner
 from dragoman.services.chat.translations import Translations, TranslationSettings
@@ -125,6 +126,7 @@ class Chat:
             instance, self.shards, self.archive, self.dead_letters, self.switches, instances, metrics
         )
         self.resender = Resender(self.local, self.archive, self.receipts, tasks, chat.resend_after_s)
+        self.retention = Retention(self.archive, lambda: 0 in self.assigner, metrics, chat.retention_days)
         self.assigner = ShardAssigner(
             instance, self.shards, self.archive, instances, announcer, metrics,
             DeliverStage(self.shards, self.delivery, self.switches, metrics),
@@ -238,6 +240,7 @@ class Chat:
             "chat-pings": every(chat.ping_idle_s / 4, self.local.ping_idle, name="chat-pings"),
             "chat-resender": every(chat.resend_after_s / 4, self.resender.run_once, name="chat-resender"),
             "chat-delivery": every(1.0, self.delivery.run_once, name="chat-delivery"),
+            "chat-retention": every(RETENTION_S, self.retention.run_once, name="chat-retention"),
             "chat-tidy": every(TIDY_S, self.assigner.tidy, name="chat-tidy"),
             "chat-gauges": every(5.0, self.assigner.measure, name="chat-gauges"),
         }

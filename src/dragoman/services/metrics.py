@@ -153,6 +153,12 @@ class Metrics:
         self.chat_translations_waiting = make.gauge(
             "dragoman_chat_translations_waiting", "Requests for translations of chat messages that have no answer yet"
         )
+        self.chat_expired = make.counter(
+            "dragoman_chat_expired_total", "Messages that were deleted because they are older than chat.retention_days"
+        )
+        self.chat_expired_undelivered = make.counter(
+            "dragoman_chat_expired_undelivered_total", "Messages among them that their receivers had not got"
+        )
         self.chat_deliver_fail = make.counter(
             "dragoman_chat_deliver_fail_total", "Messages and notices to users that could not be delivered"
         )

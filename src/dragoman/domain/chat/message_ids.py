@@ -52,6 +52,11 @@ class MessageIds:
         return id
 
 
+def first_id_of(ms: int) -> int:
+    """All ids of messages that were accepted before then are lower."""
+    return max(ms - EPOCH_MS, 0) << _TIME_SHIFT
+
+
 class IdMaker:
     """The ids of one instance, whatever worker number it has at the moment; `clock` is unix ms."""
 

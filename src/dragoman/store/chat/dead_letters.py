@@ -5,6 +5,7 @@ the text of the message.
 """
 
 import asyncio
+import builtins
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ import msgspec
 
 from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.switches import Path, Switches
-from dragoman.store.chat.entries import AcceptReply, ChatEntry, Unreadable, digest_of
+from dragoman.store.chat.entries import AcceptReply, ChatEntry, Unreadable, digest_of, sender_of
 from dragoman.store.chat.shards import Shards
 from dragoman.store.dead_letters import CannotReplay, DeadLetter
 from dragoman.store.inbox import PushReply
@@ -87,6 +88,20 @@ class ChatDeadLetters:
 
     async def drop(self, instance: str, id: str) -> bool:
         return bool(await self._redis.call("XDEL", self._stream(instance), id))
+
+    async def erase(self, sender: int) -> tuple[int, builtins.list[str]]:
+        """Delete the letters of one sender; how many there were, and their clientMsgIds."""
+        shard = self._shards.shard_of(sender)
+        stream, start, dropped = self._shards.dead(shard), "-", 0
+        keys: builtins.list[str] = []
+        while rows := await self._redis.call("XRANGE", stream, start, "+", "COUNT", MAX_SEARCHED):
+            for id, fields in rows:
+                if sender_of(fields) == sender:
+                    dropped += int(await self._redis.call("XDEL", stream, id))
+                    entry = ChatEntry.parse(id, fields)
+                    keys += [entry.client_msg_id] if isinstance(entry, ChatEntry) else []
+            start = f"({rows[-1][0].decode()}"
+        return dropped, keys
 
     def _stream(self, name: str) -> str:
         return self._shards.dead(int(name.removeprefix(PREFIX)))

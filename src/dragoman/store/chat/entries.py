@@ -68,6 +68,12 @@ class ChatEntry(msgspec.Struct, frozen=True):
         ]  # fmt: skip
 
 
+def sender_of(fields: Sequence[bytes]) -> int | None:
+    """Also of an entry that cannot be read, or that is a dead letter."""
+    text = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"fromUserId", b"")
+    return int(text) if text.isdigit() else None
+
+
 @dataclass(frozen=True, slots=True)
 class SavedEntry:
     """An entry that is a row. `row`: its serverMsgId. `repeats`: those of the sender that it was notified of.

@@ -14,7 +14,7 @@ from typing import Any
 
 from dragoman.domain.chat.shards import shard_of, tag
 from dragoman.domain.limits.rates import DAY_S, cost
-from dragoman.store.chat.entries import AcceptReply, ChatEntry, SavedEntry, ShardStatus, Unreadable
+from dragoman.store.chat.entries import AcceptReply, ChatEntry, SavedEntry, ShardStatus, Unreadable, sender_of
 from dragoman.store.errors import Refused
 from dragoman.store.instances import DELETE_IF_EQUAL, RENEW_IF_EQUAL
 from dragoman.store.keys import Keys
@@ -169,6 +169,24 @@ class Shards:
         key = self.keys.claim(self._tags[self.shard_of(sender)], sender, client_msg_id)
         flat = await self.redis.call("HGETALL", key)
         return {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)}
+
+    async def drop_claims(self, sender: int, client_msg_ids: Sequence[str]) -> int:
+        """How many there were."""
+        name, dropped = self._tags[self.shard_of(sender)], 0
+        for first in range(0, len(client_msg_ids), PAGE):
+            keys = [self.keys.claim(name, sender, one) for one in client_msg_ids[first : first + PAGE]]
+            dropped += int(await self.redis.call("UNLINK", *keys))
+        return dropped
+
+    async def has_entries(self, sender: int) -> bool:
+        """Whether a message of it is in a stream of its shard."""
+        for stream, _ in self._stages(self.shard_of(sender)):
+            start = "-"
+            while rows := await self.redis.call("XRANGE", stream, start, "+", "COUNT", PAGE):
+                if any(sender_of(fields) == sender for _, fields in rows):
+                    return True
+                start = f"({rows[-1][0].decode()}"
+        return False
 
     # -- the lease -------------------------------------------------------------------------------
 

@@ -105,5 +105,11 @@ class Users:
         """They stay until `drop_notices`."""
         return list(await self.redis.call("LRANGE", self.keys.failed(user), 0, -1))
 
+    async def drop_all_notices(self, user: int) -> int:
+        """How many there were."""
+        key = self.keys.failed(user)
+        count, _ = await asyncio.gather(self.redis.call("LLEN", key), self.redis.call("UNLINK", key))
+        return int(count)
+
     async def drop_notices(self, user: int, sent: Sequence[bytes]) -> None:
         await DROP_NOTICES(self.redis, notices=self.keys.failed(user), sent=sent)
