@@ -70,8 +70,10 @@ async def recognises(node: RawNode, job: Message) -> None:
         await node.answer(job, text_asr=said(job), text_translated=whole)
 
 
-async def recogniser(scenario: Scenario, langs: Sequence[str], at: int = A, work: Work = recognises) -> RawNode:
-    return await scenario.node(at, languages=langs, work=work, features=FEATURES)
+async def recogniser(
+    scenario: Scenario, langs: Sequence[str], at: int = A, work: Work = recognises, more: Sequence[str] = ()
+) -> RawNode:
+    return await scenario.node(at, languages=langs, work=work, features=(*FEATURES, *more))
 
 
 class Partials:
@@ -296,7 +298,7 @@ async def test_words_are_shown_while_they_are_spoken_and_before_there_is_a_job(h
     en, es = languages(2)
     shown = [Partials() for _ in range(3)]
     async with room(harness) as (scenario, met):
-        node = await recogniser(scenario, [en], A, features=(*FEATURES, "preview", "previews:1"))
+        node = await recogniser(scenario, [en], A, more=("preview", "previews:1"))
         await translator(scenario, [en, es], A)
         settings = RoomSettings(vocabulary=["Dragoman"])
         ann = await met.join(en, B, **PCM, on_message=shown[0], settings=settings)
@@ -373,7 +375,7 @@ async def test_members_on_different_instances_exchange_raw_voice(harness: Harnes
             await talker.until(lambda m: m["type"] == "room_create_ack", TIMEOUT_S)
         wish = {"target_session_id": other.session_id, "receive_raw_voice": False}
         await one.say("room_raw_voice_preference", room_code=berta.room.code, **wish)
-        listed = await other.until(lambda m: m["type"] == "room_members" and wishes(m, one.session_id), TIMEOUT_S)
+        listed = await other.until(lambda m: m["type"] == "room_members" and bool(wishes(m, one.session_id)), TIMEOUT_S)
         assert wishes(listed, one.session_id) == {other.session_id: False}
         await other.say("webrtc_offer", room_code=berta.room.code, to=one.session_id, sdp={"type": "offer"})
         offer = await one.until(lambda m: m["type"] == "webrtc_offer", TIMEOUT_S)
