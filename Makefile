@@ -1,6 +1,6 @@
 # Everything happens in a virtual environment made here. Needed on the machine: python3 (3.11 or newer) with venv, and make.
 # Three locks name every package with its version and hashes: requirements.lock is what Dragoman needs to run,
-# requirements-engines.lock adds the libraries of real engines, which are ten times as large, and requirements-dev.lock
+# requirements-engines.lock adds the libraries of real engines, which are larger than all of that, and requirements-dev.lock
 # these, the tools, the tests and the benches. Each completes what the first installed.
 .DEFAULT_GOAL := help
 PYTHON ?= python3
@@ -48,7 +48,7 @@ system-packages: $(READY) ## install by apt-get what some tests need; if that fa
 	@$(BIN)/python -m dragoman.tools.debian $(SYSTEM_PACKAGES) || { [ "$$CI" != true ] && \
 	  echo "Tests that need $(SYSTEM_PACKAGES) are skipped."; }
 
-engines: $(RUN)  ## install the libraries and get the models of the best engines of `make run` (0.8 GB on disk)
+engines: $(RUN)  ## install the libraries and get the models of the best engines of `make run` (0.6 GB on disk)
 	@$(PIP_INSTALL) --require-hashes -r requirements-engines.lock || $(INSTALL_FAILED)
 	@$(BIN)/dragoman models get --demo
 

@@ -33,7 +33,9 @@ _direct = build_opener(ProxyHandler({}))
 def environment(**variables: str) -> dict[str, str]:
     """Nothing of ours that the machine has set, and what the test sets."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DRAGOMAN_", "COLUMNS"))}
-    return {**inherited, "PYTHONUNBUFFERED": "1", "TERM": "xterm", **variables}
+    # Not the models of the user: what a test finds must not depend on them.
+    own = {"PYTHONUNBUFFERED": "1", "TERM": "xterm", "DRAGOMAN_MODELS": os.path.join(os.devnull, "models")}
+    return {**inherited, **own, **variables}
 
 
 class Dragoman:

@@ -38,6 +38,13 @@ needs_wheels = _needs(
 )
 
 
+needs_real_engines = _needs(
+    "the libraries of real engines",
+    all(map(importlib.util.find_spec, ("ctranslate2", "faster_whisper", "kokoro_onnx", "piper", "sentencepiece"))),
+    "make install",
+)
+
+
 def needs_local(test: object) -> object:
     return needs_espeak(needs_apertium(needs_wheels(test)))
 

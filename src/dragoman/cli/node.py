@@ -330,9 +330,9 @@ def _setup(
     slots: int | None,
     languages: list[str] | None,
     job_s: float | None,
-    models: Path | None,
-    device: str,
-    preview_ms: int,
+    models: Path | None = None,
+    device: str = "cpu",
+    preview_ms: int = PREVIEW_MS,
 ) -> "Setup":
     from dragoman.engines.catalog import ON_THIS_MACHINE, Setup
     from dragoman.engines.models import models_dir

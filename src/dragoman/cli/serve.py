@@ -1,13 +1,9 @@
 """`dragoman serve` and `dragoman demo`: run the supervisor with its workers, and print the addresses."""
 
-import asyncio
 import os
-import shutil
-import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGTERM
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +12,8 @@ from urllib.parse import urlsplit
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.output import USAGE, Failure
+from dragoman.cli.demo_engines import AUTO, LOCAL, SIM, Choice, choose
+from dragoman.cli.output import Failure
 from dragoman.cli.settings import ConfigFile, Overrides, authority, option, settings
 
 if TYPE_CHECKING:
@@ -111,8 +108,8 @@ def _archive(config: "Config") -> str:
 #
 # `dragoman demo`, which `make run` starts: a server on its embedded engine, and local nodes.
 #
-# The nodes use the offline engines if these are installed or can be installed, and are simulated otherwise. The output
-# says which, and why.
+# The nodes use offline engines if these are installed or can be installed, and are simulated otherwise. The output says
+# which, and why.
 
 
 NODE_STOP_S = 5.0  # then a node is killed
@@ -120,9 +117,6 @@ TOKEN_LIFETIME_S = 365 * 86_400
 ROOM_TOKEN_S = 60
 LOCAL_SLOTS = 2
 LOCAL_ATTEMPT_MS = 25_000
-INSTALL_TIMEOUT_S = 90.0
-_APT_GET = "apt-get install "
-AUTO, LOCAL, SIM = "auto", "local", "sim"
 
 
 def demo(
@@ -136,15 +130,15 @@ def demo(
         str,
         typer.Option(
             metavar="ENGINE",
-            help="Engine of the nodes. local: offline, English to Spanish, demo quality. sim: simulated. "
-            "auto: local if it is installed or can be installed, else sim.",
+            help="Engine of the nodes. local: the best offline engines that are there, English and Spanish. "
+            "sim: simulated. auto: local if it is installed or can be installed, else sim.",
         ),
     ] = AUTO,
     install_engines: Annotated[
         bool | None,
         typer.Option(
-            help="Install missing packages of local with apt-get, as root. Without this option, the command asks if "
-            "standard input is a terminal, and installs nothing otherwise."
+            help="Get what real engines need and is missing: packages with apt-get, as root, libraries and models. "
+            "Without this option, the command asks once if standard input is a terminal, and gets nothing otherwise."
         ),
     ] = None,
 ) -> int:
@@ -154,12 +148,12 @@ def demo(
 
     loaded = settings(ctx, config, override, {"server.port": port, "server.workers": workers})
     logs.configure(loaded.config.log.level, loaded.config.log.format)
-    chosen = _choose(engine, install_engines) if nodes else Choice(SIM, "")
+    chosen = choose(engine, install_engines) if nodes else Choice(SIM, "")
     demo_config = _for_demo(loaded, chosen.engine)
     children: list[Child] = []
 
     def on_ready(ready: "Ready") -> None:
-        children.extend(_start_node(demo_config, ready.port, chosen.engine, number) for number in range(1, nodes + 1))
+        children.extend(_start_node(demo_config, ready.port, chosen, number) for number in range(1, nodes + 1))
         count = f"{nodes} {chosen.kind} node{'' if nodes == 1 else 's'}"
         output.server_text(
             f"{addresses(demo_config, ready)}{_room(demo_config, ready.port)}  {count}: {chosen.why}.\n"
@@ -202,55 +196,6 @@ def _what_to_try(address: str) -> str:
     return f"  In a second terminal, in this folder:\n{lines}"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The engine of the nodes, and the reason to print."""
-
-    engine: str
-    why: str
-
-    @property
-    def kind(self) -> str:
-        return "simulated" if self.engine == SIM else self.engine
-
-
-def _choose(engine: str, may_install: bool | None) -> Choice:
-    """Choose the engine of the nodes. Raises Failure if `local` is requested and not installed."""
-    if engine not in (AUTO, LOCAL, SIM):
-        raise Failure(f"--engine {engine!r} is unknown. Choose one of: {AUTO}, {LOCAL}, {SIM}.", USAGE)
-    if engine == SIM:
-        return Choice(SIM, "no real translation, as requested by --engine sim")
-    from dragoman.engines.catalog import local_lacks
-
-    lacks = asyncio.run(local_lacks())
-    not_installed = ""
-    if lacks is not None and lacks.remedy.startswith(_APT_GET):
-        not_installed = _install(lacks.remedy.removeprefix(_APT_GET).split(), may_install)
-        lacks = asyncio.run(local_lacks())
-    if lacks is None:
-        return Choice(LOCAL, "offline, English → Spanish, demo quality")
-    tried = f" ({not_installed})" if not_installed else ""
-    if engine == LOCAL:
-        raise Failure(f"{lacks.what}{tried}. To fix it: {lacks.remedy}", 1)
-    return Choice(SIM, f"no real translation. {lacks.what}{tried}. To fix it: {lacks.remedy}")
-
-
-def _install(packages: list[str], may_install: bool | None) -> str:
-    """Install the packages if the user agrees. Returns why they were not installed, or an empty string."""
-    if may_install is None:
-        if not (_can_install() and sys.stdin.isatty()):
-            return ""
-        may_install = typer.confirm(f"Install {' '.join(packages)} with apt-get, so that the nodes really translate?")
-    if not may_install:
-        return ""
-    command = [sys.executable, "-m", "dragoman.tools.debian", "--timeout", f"{INSTALL_TIMEOUT_S:g}", *packages]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
-
-
-def _can_install() -> bool:
-    return os.geteuid() == 0 and shutil.which("apt-get") is not None
-
-
 def _for_demo(loaded: "Loaded", engine: str) -> "Config":
     """The settings of the demo: two receipts in chat, and long timeouts for a small machine, unless configured."""
     from msgspec.structs import replace
@@ -266,17 +211,17 @@ def _for_demo(loaded: "Loaded", engine: str) -> "Config":
     return config
 
 
-def _start_node(config: "Config", port: int, engine: str, number: int) -> "Child":
+def _start_node(config: "Config", port: int, choice: Choice, number: int) -> "Child":
     from dragoman.config.secrets import has_secret
     from dragoman.embedded.parent_watch import Child
 
-    name = f"{engine}-{number}"
+    name = f"{choice.engine}-{number}"
     if has_secret(config):
         # In the environment: every user of the machine can read a command line.
         os.environ["DRAGOMAN_NODE_TOKEN"] = _token(config, name)
     url = f"ws://{authority(config.server.host, port)}/ws/node"
-    options = ["--quiet", "--url", url, "--engine", engine, "--node-id", name]
-    if engine == LOCAL:
+    options = ["--quiet", "--url", url, *choice.options, "--node-id", name]
+    if choice.engine == LOCAL:
         options += ["--slots", str(LOCAL_SLOTS)]
     return Child([sys.executable, "-m", "dragoman.cli.main", "node", *options], dies_by=SIGTERM)
 

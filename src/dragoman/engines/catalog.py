@@ -14,13 +14,23 @@ from dragoman.engines.apertium import PACKAGE as APERTIUM_PACKAGE
 from dragoman.engines.apertium import Apertium
 from dragoman.engines.bergamot import Bergamot
 from dragoman.engines.ctranslate import CTranslate
-from dragoman.engines.engine import APT, Engine, EngineFailed, Missing, Recogniser, Synthesiser, Translator, need_module
+from dragoman.engines.engine import (
+    APT,
+    Engine,
+    EngineFailed,
+    Missing,
+    Recogniser,
+    Synthesiser,
+    Translator,
+    has_module,
+    need_module,
+)
 from dragoman.engines.espeak import Espeak
 from dragoman.engines.kokoro import Kokoro
-from dragoman.engines.languages import Served, served
+from dragoman.engines.languages import Served, code_of, served
 from dragoman.engines.libretranslate import DEFAULT_URL as LIBRETRANSLATE_URL
 from dragoman.engines.libretranslate import LibreTranslate
-from dragoman.engines.models import models_dir
+from dragoman.engines.models import State, folder_of, known, models_dir, state
 from dragoman.engines.openai import DEFAULT_URL as OPENAI_URL
 from dragoman.engines.openai import OpenAIRecogniser, OpenAISynthesiser, OpenAITranslator
 from dragoman.engines.pipeline import AUTO, Pipeline
@@ -167,16 +177,42 @@ def pairs_of(translator: Translator, only: frozenset[str]) -> tuple[tuple[str, s
     return tuple(sorted(pairs))
 
 
-async def local_lacks() -> Missing | None:
-    """What `--engine local` needs and is not installed. Loads no model."""
-    apertium = Apertium()
+def best_local(between: tuple[str, str], models: Path | None = None) -> tuple[str, str, str]:
+    """The best engines that run offline, of those whose libraries and models are there, in both directions."""
+    folder = models_dir(models)
+
+    def there(module: str, *names: str) -> bool:
+        return has_module(module) and all(state(known()[name], folder) is State.THERE for name in names)
+
+    pairs = [f"{one}-{other}" for one, other in (between, between[::-1])]
+    opus = [folder_of(f"opus-mt:{pair}", folder) / "model.bin" for pair in pairs]
+    piper = [name for name in known() if name.startswith("piper:") and there("piper", name)]
+    spoken = {code_of(name.removeprefix("piper:")) for name in piper}
+    recognise = "whisper:base" if there("faster_whisper", "whisper:base") else "pocketsphinx"
+    translate = "apertium"
+    if there("ctranslate2", "nllb:600m") and has_module("sentencepiece"):
+        translate = "nllb:600m"
+    elif has_module("ctranslate2") and has_module("sentencepiece") and all(path.is_file() for path in opus):
+        translate = f"opus-mt:{','.join(pairs)}"
+    speak = "kokoro:int8" if there("kokoro_onnx", "kokoro:int8") else "espeak"
+    return recognise, translate, "piper" if spoken.issuperset(between) else speak
+
+
+async def local_lacks(steps: Iterable[str] = PRESETS["local"]) -> Missing | None:
+    """What these engines need and is not installed; of engines with models, `best_local` chooses what is there.
+
+    Loads no model.
+    """
+    apertium, chosen = Apertium(), frozenset(steps)
+    engines: list[Engine] = [Espeak()] if "espeak" in chosen else []
     async with AsyncExitStack() as stack:
         try:
-            await _open((Espeak(), apertium), stack)
-            need_module("pocketsphinx")
+            await _open([*engines, *([apertium] if "apertium" in chosen else [])], stack)
+            if "pocketsphinx" in chosen:
+                need_module("pocketsphinx")
         except Missing as missing:
             return missing
-        if not served(PocketSphinx.languages, apertium.pairs, ()).asr:
+        if "apertium" in chosen and not served(PocketSphinx.languages, apertium.pairs, ()).asr:
             return Missing("Apertium has no translation from English", APT + APERTIUM_PACKAGE)
     return None
 

@@ -39,9 +39,13 @@ class Missing(Exception):
         return cls("; ".join(whats), " && ".join([*lines, *others]))
 
 
+def has_module(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
 def need_module(name: str, extra: str = "local") -> None:
     """Raises Missing."""
-    if importlib.util.find_spec(name) is None:
+    if not has_module(name):
         raise Missing(f"The Python package {name} is not installed", f"pip install 'dragoman[{extra}]'")
 
 

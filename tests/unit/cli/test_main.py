@@ -13,17 +13,19 @@ import pytest
 import typer
 
 from dragoman import __version__
+from dragoman.cli import demo_engines
 from dragoman.cli import main as cli
-from dragoman.cli import serve
+from dragoman.cli.demo_engines import Choice, choose
 from dragoman.cli.main import COMMANDS, Command, imported, run
 from dragoman.cli.node import _chosen, _setup, _step
 from dragoman.cli.output import USAGE, Failure
-from dragoman.cli.serve import IMPORTED, Choice, _choose, _for_demo, process_started
+from dragoman.cli.serve import IMPORTED, _for_demo, process_started
 from dragoman.cli.settings import authority, http_url, session_url
 from dragoman.config import load_with_sources
 from dragoman.config.catalog import SETTINGS
 from dragoman.config.reference import example, markdown
-from support.engines import needs_apertium, needs_espeak, needs_wheels
+from dragoman.engines.models import folder_of, known
+from support.engines import needs_apertium, needs_espeak, needs_real_engines, needs_wheels
 
 
 @pytest.fixture
@@ -294,23 +296,25 @@ ALL = "espeak-ng apertium-eng-spa"
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No program is installed, not even apt-get."""
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No program is installed, not even apt-get; and there is no model to get."""
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("DRAGOMAN_MODELS", str(tmp_path))
+    monkeypatch.setattr(demo_engines, "DEMO", ())
 
 
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch, keys: str, *, root: bool = True, terminal: bool = True) -> None:
     typed = io.StringIO(keys)
     monkeypatch.setattr(typed, "isatty", lambda: terminal)
     monkeypatch.setattr("sys.stdin", typed)
-    monkeypatch.setattr(serve, "_can_install", lambda: root)
+    monkeypatch.setattr(demo_engines, "_can_install", lambda: root)
 
 
 @pytest.mark.usefixtures("bare")
 def test_auto_chooses_simulated_nodes_and_says_why_when_engines_cannot_be_installed(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    chosen = _choose("auto", True)
+    chosen = choose("auto", True)
     assert chosen.kind == "simulated"
     assert "no real translation. The program espeak-ng is not installed" in chosen.why
     assert f"(there is no apt-get). To fix it: apt-get install {ALL}" in chosen.why
@@ -323,7 +327,7 @@ def test_demo_asks_root_at_a_terminal_before_it_installs_engines(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], answer: str, installs: bool
 ) -> None:
     at_a_terminal(monkeypatch, answer)
-    assert _choose("auto", None).engine == "sim"
+    assert choose("auto", None).engine == "sim"
     assert (f"installing {ALL}" in capfd.readouterr().err) == installs
 
 
@@ -333,29 +337,76 @@ def test_demo_installs_nothing_without_a_terminal_or_without_root(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], root: bool, terminal: bool
 ) -> None:
     at_a_terminal(monkeypatch, "y\n", root=root, terminal=terminal)
-    assert _choose("auto", None).engine == "sim"
+    assert choose("auto", None).engine == "sim"
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.usefixtures("bare")
 def test_demo_installs_nothing_when_it_may_not_or_need_not(capfd: pytest.CaptureFixture[str]) -> None:
-    assert _choose("auto", False).engine == "sim"
-    assert _choose("sim", True) == Choice("sim", "no real translation, as requested by --engine sim")
+    assert choose("auto", False).engine == "sim"
+    assert choose("sim", True) == Choice("sim", "no real translation, as requested by --engine sim")
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.usefixtures("bare")
 def test_demo_fails_when_the_requested_engine_is_missing_or_unknown() -> None:
     with pytest.raises(Failure, match="To fix it: apt-get install espeak-ng apertium-eng-spa"):
-        _choose("local", True)
+        choose("local", True)
     with pytest.raises(Failure, match=r"--engine 'gpu' is unknown. Choose one of: auto, local, sim"):
-        _choose("gpu", True)
+        choose("gpu", True)
 
 
 @needs_apertium
 @needs_espeak
-def test_auto_chooses_local_nodes_when_the_engines_are_installed() -> None:
-    assert _choose("auto", False).engine == "local"
+def test_auto_chooses_local_nodes_when_the_engines_are_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_MODELS", str(tmp_path))
+    chosen = choose("auto", False)
+    assert (chosen.engine, chosen.steps) == ("local", ("pocketsphinx", "apertium", "espeak"))
+
+
+@needs_apertium
+@needs_espeak
+@needs_real_engines
+def test_demo_asks_once_whether_to_get_real_engines_and_remembers_a_no(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_MODELS", str(tmp_path / "models"))
+    got = list[str]()
+    monkeypatch.setattr(demo_engines, "get_model", lambda model, folder: got.append(model.name))
+    at_a_terminal(monkeypatch, "y\n", terminal=False)
+    choose("auto", None)
+    assert capfd.readouterr() == ("", "")
+    at_a_terminal(monkeypatch, "n\n")
+    choose("auto", None)
+    asked = capfd.readouterr().out
+    assert "Get real engines (whisper:base, kokoro:int8; 243 MB)? Then the nodes really translate" in asked
+    at_a_terminal(monkeypatch, "y\n")
+    choose("auto", None)
+    assert capfd.readouterr().out == ""
+    assert got == []
+    choose("auto", True)
+    assert got == ["whisper:base", "kokoro:int8"]
+
+
+@needs_apertium
+@needs_real_engines
+def test_demo_uses_the_models_that_are_there_in_both_directions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_MODELS", str(tmp_path))
+    for name in ("whisper:base", "kokoro:int8", "nllb:600m"):
+        for file in known()[name].files:
+            path = folder_of(name, tmp_path) / file.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as sparse:
+                sparse.truncate(file.size)
+    chosen = choose("auto", None)
+    assert chosen.options[2:] == [
+        *("--recognise", "whisper:base", "--translate", "nllb:600m", "--synthesise", "kokoro:int8")
+    ]
+    assert chosen.why == "offline, English ↔ Spanish, with Whisper, NLLB, Kokoro"
 
 
 def test_demo_raises_timeouts_for_local_nodes_unless_configured() -> None:
@@ -373,8 +424,16 @@ def test_demo_raises_timeouts_for_local_nodes_unless_configured() -> None:
         (("--url", "nonsense"), "--url 'nonsense' is not an address like ws://127.0.0.1"),
         (("--url", "ws://127.0.0.1:99999/ws/node"), "--url 'ws://127.0.0.1:99999/ws/node' is not an address"),
         (("--engine", "whisper"), "--engine 'whisper' is unknown. Choose one of: sim, local, openai."),
-        (("--recognise", "whisper"), "--recognise 'whisper' is unknown. Choose one of: pocketsphinx, openai, none."),
-        (("--translate", "nllb"), "--translate 'nllb' is unknown. Choose one of: apertium, openai, libretranslate."),
+        (
+            ("--recognise", "vosk"),
+            "--recognise 'vosk' is unknown. Choose one of: pocketsphinx, whisper, openai, none.",
+        ),
+        (
+            ("--translate", "argos"),
+            "--translate 'argos' is unknown. Choose one of: apertium, bergamot, nllb, opus-mt, ",
+        ),
+        (("--speak", "espeak:loud"), "--synthesise 'espeak:loud' names a model, but espeak has none to choose from."),
+        (("--recognise", "whisper", "--device", "tpu"), "--device 'tpu' is unknown. Choose one of: cpu, cuda, auto."),
         (
             ("--engine", "sim", "--synthesise", "espeak"),
             "--engine sim simulates all three steps. Leave it out to choose",
