@@ -151,6 +151,16 @@ def chat(
     most: Annotated[
         bool, typer.Option("--max", help="Also the highest sustained rate, and what happens beyond it.")
     ] = False,
+    translate: Annotated[
+        bool,
+        typer.Option(
+            "--translate",
+            help="Instead: what queued translations of messages do to the dispatch of speech.",
+        ),
+    ] = False,
+    translations: Annotated[
+        int, typer.Option(min=100, max=1_000_000, help="Queued translations, with --translate.")
+    ] = 10_000,
     quick: Quick = False,
     json: JsonFile = None,
 ) -> None:
@@ -158,10 +168,18 @@ def chat(
     from dragoman.tools.bench import chat as bench_chat
     from dragoman.tools.bench.chat import PATHS
 
+    long_s = seconds or (QUICK_LONG_SECONDS if quick else LONG_SECONDS)
+    warmup_s = (QUICK_WARMUP_S if quick else WARMUP_S) if warmup is None else warmup
+    if translate:
+        from dragoman.tools.bench import chat_translate
+
+        rounds = QUICK_ROUNDS if quick else ROOM_ROUNDS
+        _run(ctx, chat_translate, chat_translate.Settings(long_s, warmup_s, rounds, translations=translations), json)
+        return
     chosen = bench_chat.Settings(
         rate=rate,
-        seconds=seconds or (QUICK_LONG_SECONDS if quick else LONG_SECONDS),
-        warmup_s=(QUICK_WARMUP_S if quick else WARMUP_S) if warmup is None else warmup,
+        seconds=long_s,
+        warmup_s=warmup_s,
         rounds=QUICK_ROUNDS if quick else ROUNDS,
         clients=clients,
         pings=pings,

@@ -191,10 +191,16 @@ class Environment:
         *,
         slots: int = SLOTS,
         work_s: float = 0.0,
+        text_s: float | None = None,
     ) -> None:
-        """Spread over the instances, or over those `at`; each writes one of the languages in turn."""
+        """Spread over the instances, or over those `at`; each writes one of the languages in turn.
+
+        With `text_s` they also translate texts, which take so long.
+        """
         spread = {"urls": [one.url for one in at or self.instances], "count": count, "languages": list(languages)}
-        opened = await self.loads["nodes"].call("open_nodes", OPEN_TIMEOUT_S, slots=slots, work_s=work_s, **spread)
+        opened = await self.loads["nodes"].call(
+            "open_nodes", OPEN_TIMEOUT_S, slots=slots, work_s=work_s, text_s=text_s, **spread
+        )
         for one in self.instances:
             await one.wait_for_nodes(opened["nodes"])
 

@@ -87,6 +87,7 @@ class NodeLoad:
     def __init__(self) -> None:
         self.nodes: list[SimulatedNode] = []
         self.work_s = 0.0  # from the start of a job to its result
+        self.text_s = 0.0  # the same for a text job
         self._timing = False
         self._since_cut_s: list[float] = []
         self._since_sent_s: list[float] = []
@@ -102,14 +103,25 @@ class NodeLoad:
             self._since_sent_s.append((now - int(assignment.trace_id)) / 1e9)
 
     async def open(
-        self, urls: list[str], count: int, slots: int, languages: list[str], work_s: float = 0.0
+        self,
+        urls: list[str],
+        count: int,
+        slots: int,
+        languages: list[str],
+        work_s: float = 0.0,
+        text_s: float | None = None,
     ) -> dict[str, Any]:
-        """`count` more nodes, spread over `urls`; each hears English and writes one of `languages` in turn."""
-        self.work_s = work_s
+        """`count` more nodes, spread over `urls`; each hears English and writes one of `languages` in turn.
+
+        With `text_s` they also translate texts of that pair, in that time.
+        """
+        self.work_s, self.text_s = work_s, text_s or 0.0
 
         def made(number: int) -> SimulatedNode:
             writes = [languages[number % len(languages)]]
-            return SimulatedNode(self, f"node-{number:05d}", Capabilities(["en"], writes, writes, slots, "bench"))
+            pairs = [("en", writes[0])] if text_s is not None else []
+            capabilities = Capabilities(["en"], writes, writes, slots, "bench", text_pairs=pairs)
+            return SimulatedNode(self, f"node-{number:05d}", capabilities)
 
         return await self.add(urls, count, made)
 
@@ -180,6 +192,10 @@ class SimulatedNode(WSListener):
             raise ValueError(f"a node received {message.type}: {message.message}")
 
     def work(self, transport: WSTransport, message: ToNode) -> None:
+        if message.text:
+            later = asyncio.get_running_loop().call_later
+            later(self._all.text_s, self._answer, self.accept(transport, message), message.utterance_index)
+            return
         self._all.assigned(message)
         job = self.accept(transport, message)
         if self._all.work_s:
