@@ -37,7 +37,10 @@ log = structlog.get_logger(__name__)
 
 AUTO = "auto"
 ASKER = "chat"
-BATCH = 100  # messages looked up at a time
+BATCH = 32  # messages looked up at a time
+PAUSE_S = 0.01  # between two look-ups, and between two jobs at least: speech uses the same event loop
+LATE_FACTOR = 4  # the pause is longer by so many times its own delay, because others wait for the loop
+MAX_PAUSE_S = 1.0
 POLL_S = 0.2  # for a message that is not saved yet, and for a job of another instance
 STORE_S = 1.0  # how long a translation waits for the database before it is sent without being stored
 MAX_JOB_MS = 600_000
@@ -75,6 +78,7 @@ class Translations:
         )
         self._looking_up, self._more = False, asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._pausing, self._pause_s = False, PAUSE_S
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -118,7 +122,8 @@ class Translations:
                 requests = self._queue.to_look_up(BATCH)
                 if requests:
                     await self._look_up_batch(requests)
-                    self._start_jobs()
+                    self._start_job()
+                    await asyncio.sleep(PAUSE_S)
                 elif self._queue.unsaved_count:
                     self._more.clear()
                     with suppress(TimeoutError):
@@ -170,9 +175,19 @@ class Translations:
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    def _start_jobs(self) -> None:
-        while (work := self._queue.next_job()) is not None:
-            self._tasks.spawn(self._run(work), "chat-translation")
+    def _start_job(self) -> None:
+        """The next one, unless one was started just before; then it is started after the pause."""
+        if self._pausing or (work := self._queue.next_job()) is None:
+            return
+        self._tasks.spawn(self._run(work), "chat-translation")
+        self._pausing = True
+        due = monotonic() + self._pause_s
+        asyncio.get_running_loop().call_later(self._pause_s, self._pause_ended, due)
+
+    def _pause_ended(self, due: float) -> None:
+        self._pausing = False
+        self._pause_s = min(PAUSE_S + LATE_FACTOR * max(monotonic() - due, 0.0), MAX_PAUSE_S)
+        self._start_job()
 
     async def _run(self, work: Work[Inbound]) -> None:
         answer: Answer = Untranslated.FAILED
@@ -184,7 +199,7 @@ class Translations:
             end = answer.value if isinstance(answer, Untranslated) else "translated"
             for request in self._queue.ended(work):
                 self._answer(request, end, answer)
-            self._start_jobs()
+            self._start_job()
 
     async def _translate(self, work: Work[Inbound], deadline: float) -> Answer:
         while not await self._translating.begin(work.id, work.lang):  # another instance does it
