@@ -28,6 +28,7 @@ MARKS_WIDTH = 5
 UNICODE = {"sent": "·", "accepted": "✓", "saved": "✓✓", "delivered": "→", "read": "●", "failed": "✗"}
 ASCII = {"sent": ".", "accepted": "+", "saved": "++", "delivered": ">", "read": "*", "failed": "x"}
 NOTE = "-"
+GONE = "(erased)"  # instead of the text of a message whose sender was erased
 PROMPT = "> "
 MIN_COLUMNS, MIN_ROWS = 20, 4
 _CLEAR_BELOW, _DIM, _RED, _PLAIN = "\x1b[J", "\x1b[2m", "\x1b[31m", "\x1b[0m"
@@ -81,7 +82,9 @@ def history_line(stored: "StoredMessage", me: int, my_name: str, their_name: str
     if mine:
         theirs = {"DELIVERED": "delivered", "READ": "read"}.get(stored.status, "")
         marks = f"{symbols['saved']:<2} {symbols[theirs]}" if theirs else symbols["saved"]
-    return Line(my_name if mine else their_name, stored.body, clock(stored.created_at), None, marks, stored.translation)
+    return Line(
+        my_name if mine else their_name, stored.body or GONE, clock(stored.created_at), None, marks, stored.translation
+    )
 
 
 def clock(moment: Any) -> str:

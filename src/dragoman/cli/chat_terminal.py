@@ -18,7 +18,7 @@ from signal import SIGINT, SIGTERM, SIGWINCH, Signals
 from typing import TYPE_CHECKING, TypeVar
 
 from dragoman.cli import output
-from dragoman.cli.chat_screen import END, NOTE, Editor, Line, Screen, clock, history_line, legend, now
+from dragoman.cli.chat_screen import END, GONE, NOTE, Editor, Line, Screen, clock, history_line, legend, now
 from dragoman.cli.terminal_io import STDIN_FD, read_stdin, signal_handlers
 
 if TYPE_CHECKING:
@@ -178,9 +178,9 @@ class TerminalChat(ChatInterface):
 
     def _received(self, message: "Message") -> Line:
         users = self._users
-        awaits = bool(users.lang) and message.translation is None and message.lang != users.lang
+        awaits = bool(users.lang and message.body) and message.translation is None and message.lang != users.lang
         line = Line(
-            users.name(message.from_user), message.body, clock(message.ts),
+            users.name(message.from_user), message.body or GONE, clock(message.ts),
             translation=message.translation, awaits_translation=awaits,
         )  # fmt: skip
         if awaits:
@@ -319,7 +319,7 @@ class LineChat(ChatInterface):
 
     async def _receive(self, chat: "Chat") -> None:
         async for message in chat.messages():
-            _print(f"from {self._users.name(message.from_user)}", str(message.server_msg_id), message.body)
+            _print(f"from {self._users.name(message.from_user)}", str(message.server_msg_id), message.body or GONE)
             if message.translation is not None:
                 _print("translation", str(message.server_msg_id), message.translation)
             self._was_shown(message)

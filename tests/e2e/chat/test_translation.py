@@ -79,7 +79,7 @@ async def auth(user: ChatSpeaker, lang: object) -> Heard:
 
 
 async def ends(scenario: ChatScenario, end: str) -> float:
-    name = f'dragoman_chat_translations_total{{end="{end}"}}'
+    name = f"dragoman_chat_translations_total{{end={end}}}"
     return sum([float((await scenario.get("/api/v1/metrics", at)).get(name, 0)) for at in range(2)])
 
 

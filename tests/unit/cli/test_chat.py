@@ -314,6 +314,11 @@ def test_translation_appears_under_its_message() -> None:
     assert fake.lines[:3] == ["      b: good morning", "      buenos días\\u001b[2J", "      b: later"]
 
 
+def test_erased_message_of_the_history_is_marked() -> None:
+    stored = StoredMessage(2, 1, "", "c-1", 7, 1, "READ", 0, "", None)
+    assert history_line(stored, 1, "ann", "ben", UNICODE).text == "(erased)"
+
+
 def test_translation_of_a_message_that_scrolled_away_names_it() -> None:
     fake = FakeTerminal(rows=6)
     shown = screen(fake)

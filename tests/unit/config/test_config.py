@@ -127,6 +127,20 @@ def test_secrets_and_passwords_are_masked_and_everything_else_is_shown() -> None
     assert SECRET not in str(shown)
 
 
+@pytest.mark.parametrize(("days", "idempotency_s"), [(0.0, 1800.0), (1.0, 86_400.0), (7.0, 1800.0)])
+def test_messages_are_kept_as_long_as_a_repetition_is_recognised(days: float, idempotency_s: float) -> None:
+    assert (
+        load(flags={"chat.retention_days": days, "chat.idempotency_ttl_s": idempotency_s}).chat.retention_days == days
+    )
+
+
+def test_shorter_retention_than_the_idempotency_time_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"chat\.retention_days \(0\.01\) must be 0 or at least chat\.idempotency_ttl_s"
+    ):
+        load(flags={"chat.retention_days": 0.01})
+
+
 def test_one_problem_reads_as_a_sentence_and_several_as_a_list() -> None:
     first, second = Problem(("a",), "a is wrong."), Problem(("b",), "b is wrong.")
     assert str(ConfigError([first])) == "a is wrong."

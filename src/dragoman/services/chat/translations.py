@@ -310,7 +310,8 @@ class TranslationForConnection:
 
     def sent(self, receiver: Inbound, frame: bytes) -> None:
         message = wire.decode_server_frame(frame)
-        if message.translation is None and message.lang != self._lang and message.serverMsgId is not None:
+        wanted = message.translation is None and message.lang != self._lang and message.msgType != ERASED
+        if wanted and message.serverMsgId is not None:
             self._translations.ask(receiver, message.serverMsgId, self._lang, automatic=True)
 
     async def stored(self, ids: list[int]) -> dict[int, wire.Translation]:

@@ -217,9 +217,9 @@ export class Pane {
     if (!this.chat) return;
     const lang = this.part("lang").value;
     if (changed) this.chat.translateInto(lang);
-    for (const [id, { row }] of this.rows) {
+    for (const [id, { row, message }] of this.rows) {
       row.querySelector(".translation")?.remove();
-      if (lang) this.chat.translate(id);
+      if (lang && message.body) this.chat.translate(id);
     }
   }
 
@@ -259,7 +259,8 @@ export class Pane {
     time.dateTime = when.toISOString();
     time.textContent = when.toLocaleTimeString(language(), { hour: "2-digit", minute: "2-digit" });
     item.dataset.at = when.getTime();
-    text.textContent = body;
+    if (body) text.textContent = body;
+    else say(text, "chat.erased");
     foot.append(time);
     if (side === "mine") foot.append(...ticks());
     item.append(text, foot);

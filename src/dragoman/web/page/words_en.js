@@ -105,6 +105,7 @@ export const EN = {
   "chat.again": "Send again",
   "chat.window": "Open in its own window",
   "chat.to": "to {peer}",
+  "chat.erased": "(erased)",
   "chat.lang": "My language",
   "chat.original": "not set",
   "chat.untranslated.no_node": "Nobody translates into this language at the moment.",

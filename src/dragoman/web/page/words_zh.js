@@ -105,6 +105,7 @@ export const ZH = {
   "chat.again": "重新发送",
   "chat.window": "在单独的窗口中打开",
   "chat.to": "发送给 {peer}",
+  "chat.erased": "（已删除）",
   "chat.lang": "我的语言",
   "chat.original": "未设置",
   "chat.untranslated.no_node": "目前没有节点可翻译成这种语言。",

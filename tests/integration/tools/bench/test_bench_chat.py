@@ -75,3 +75,16 @@ async def test_a_step_that_is_refused_ends_the_bench(redis: Redis, keys: Keys) -
     await life.ask()
     with pytest.raises(CannotRun, match=r"^Redis answered a step of job-.* instead of"):
         await life.acknowledged()
+
+
+@pytest.mark.long
+def test_queued_translations_stand_beside_the_dispatch_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = measured(tmp_path, "--translate", "--translations", "1000")
+    figures = found["figures"]
+    assert set(found["ratios"]) == {"p50_ratio", "p99_ratio"}
+    assert figures["translating_translated_per_s"] > 0
+    assert 0 < figures["translating_queued_at_end"] < 1000
+    assert figures["alone_translated_per_s"] == 0
+    assert "translations a second meanwhile" in capsys.readouterr().out
