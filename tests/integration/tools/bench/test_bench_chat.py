@@ -1,5 +1,6 @@
 """The benches of chat and of a job's life, in short runs."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from dragoman.cli.main import run
 from dragoman.domain.job import State
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+from dragoman.tools.bench import retention
 from dragoman.tools.bench.job_life import DRIVER, JobLife, live, round_trips
 from dragoman.tools.bench.measure import drive
 from dragoman.tools.processes import CannotRun
@@ -88,3 +90,8 @@ def test_queued_translations_stand_beside_the_dispatch_alone(
     assert 0 < figures["translating_queued_at_end"] < 1000
     assert figures["alone_translated_per_s"] == 0
     assert "translations a second meanwhile" in capsys.readouterr().out
+
+
+def test_saves_beside_the_retention_have_their_ratios(tmp_path: Path) -> None:
+    ratios = asyncio.run(retention.run(f"sqlite:///{tmp_path}/chat.sqlite3", rounds=1, seconds=0.3, old=60))
+    assert all(ratio > 0 for ratio in ratios)
