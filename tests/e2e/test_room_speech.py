@@ -15,7 +15,7 @@ from dragoman.client import Failed
 from dragoman.domain.rooms import EntryKind
 from dragoman.protocol.rooms import CaptionPartial, RoomMessage, RoomSettings
 from support.raw_node import Message, RawNode, Work, silent
-from support.redis_servers import CLUSTER, FIXTURE_OF, KeyInspector
+from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, KeyInspector
 from support.rooms import FEATURES, Gathering, Member, gathering, translates, translation, translator
 from support.speech import TIMEOUT_S, Harness, Scenario, Talker, new_scenario, start_harness
 from support.waiting import wait_until
@@ -32,7 +32,7 @@ FIRST_FOREIGN = 1_000_000_000
 SOUND = pybase64.b64encode(bytes(640)).decode()
 
 
-@pytest.fixture(scope="module", params=["single", pytest.param(CLUSTER, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["single", LONG_CLUSTER])
 def harness(
     request: pytest.FixtureRequest, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Harness]:

@@ -75,6 +75,10 @@ class RecordingSocket:
         self.sent: list[dict[str, Any]] = []
         self._heard = heard
 
+    def listen(self, heard: Callable[[dict[str, Any]], None]) -> None:
+        """Call it with each message from now on."""
+        self._heard = heard
+
     def send(self, data: bytes | str) -> None:
         message = json.loads(data)
         self.sent.append(message)

@@ -1,6 +1,7 @@
 """Previews over a real Redis: words while a client speaks, on one instance and across two; nothing else changes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.domain.preview import PARTIAL_S
+from dragoman.node import Node, SimSettings
+from dragoman.node.sim import SimEngine
 from dragoman.protocol.audio import SILENCE_PACKET, opus_run
 from dragoman.protocol.peer import ToPreview, encode_peer
 from dragoman.protocol.session import SessionInit, SessionResume
@@ -396,3 +399,63 @@ async def test_a_preview_whose_session_is_gone_with_its_instance_is_closed(
     monkeypatch.setattr(previews, "IDLE_S", 0.0)
     assert await closed(node, "preview-1") == "cancelled"
     assert not node.local.previews
+
+
+class Talkative:
+    """Answers every piece of audio of a preview with words, and every job with a result."""
+
+    def __init__(self, node: InProcessNode) -> None:
+        self._node, self._pieces = node, Counter[str]()
+
+    def hears(self, message: dict[str, Any]) -> None:
+        match message["type"]:
+            case "preview_audio":
+                self._pieces[message["preview_id"]] += 1
+                self._node.preview(message["preview_id"], f"{self._pieces[message['preview_id']]} pieces")
+            case "preview_close":
+                self._node.preview(message["preview_id"], "late words")
+            case "job_assign":
+                self._node.answer(message)
+
+
+async def talk(client: Client, pieces: int) -> None:
+    for number in range(pieces):
+        client.speak(1, cut=number == pieces - 1)
+        await asyncio.sleep(CHUNK_MS / 1000)
+
+
+@pytest.mark.long
+async def test_a_hundred_speakers_at_once_see_words_and_none_after_a_result(open_instance: OpenInstance) -> None:
+    a, b = await open_instance("a"), await open_instance("b")
+    for id, instance in (("n1", a), ("n2", b)):
+        node = await instance.node(id, slots=100, previews=50)
+        node.socket.listen(Talkative(node).hears)
+    await wait_until(lambda: a.knows("n2") and b.knows("n1"), TIMEOUT_S)
+    clients = [Client(a if number % 2 else b) for number in range(100)]
+    async with asyncio.TaskGroup() as talking:
+        for client in clients:
+            talking.create_task(talk(client, 12))
+    for client in clients:
+        await client.has_results(0)
+    for client in clients:
+        kinds = [message["type"] for message in client.socket.sent]
+        assert "asr_partial" not in kinds[kinds.index("translation_result") :]
+        assert "late words" not in [text for _, text in client.partials]
+    assert sum(bool(client.partials) for client in clients) > 90
+    for instance in (a, b):
+        await wait_until(lambda instance=instance: instance.count("dragoman_previews") == 0, TIMEOUT_S)  # type: ignore[misc]
+        assert not any(node.previews for node in instance.services.local_nodes.all())
+
+
+async def test_a_node_slower_than_real_time_delays_no_result(open_instance: OpenInstance) -> None:
+    a = await open_instance()
+    engine = SimEngine(SimSettings(delay_ms=0, jitter_ms=0, preview_ms=60_000))
+    node = Node(f"ws{a.base.removeprefix('http')}/ws/node", engine, languages=["en", "es"], node_id="slow")
+    running = asyncio.create_task(node.run())
+    await wait_until(lambda: a.knows("slow"), TIMEOUT_S)
+    client = Client(a)
+    await talk(client, 5)
+    await client.has_results(0)
+    assert all("job_id" in one for one in client.socket.of("asr_partial"))
+    node.stop()
+    await running
