@@ -383,7 +383,10 @@ async def test_members_on_different_instances_exchange_raw_voice(harness: Harnes
 
 
 def wishes(members: Message, session_id: str) -> Message:
-    return next((one["raw_voice_preferences"] for one in members["members"] if one["session_id"] == session_id), {})
+    nothing: Message = {}
+    return next(
+        (one["raw_voice_preferences"] for one in members["members"] if one["session_id"] == session_id), nothing
+    )
 
 
 async def test_muted_member_and_listener_of_a_paused_room_are_refused_without_a_job(harness: Harness) -> None:

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dragoman.domain.job import Event, Outcome
 from dragoman.domain.placement import Assign
+from dragoman.domain.rooms import EntryKind, Member
 from dragoman.protocol.node import JobError
-from dragoman.protocol.peer import JobEnded, JobMoved
+from dragoman.protocol.peer import JobEnded, JobMoved, RoomUtterance
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.upkeep.presence import TakeoverResult
 from dragoman.store.errors import RedisAway, UnknownOutcome
@@ -104,6 +107,49 @@ async def test_a_job_whose_session_can_be_resumed_keeps_its_slot_through_the_tak
     node.answer({**about, "attempt_id": 1, "utterance_index": 0})
     record = await wait_until(lambda: heir.released(mine.job_id), TIMEOUT_S)
     assert (record["outcome"], node.cancelled) == ("ok", [])
+
+
+# -- speech in rooms ---------------------------------------------------------------------------------
+
+ROOM = "3f6c1c1e-7c1b-4b8e-9d52-3d1a6c0b7a11"
+IN_ROOM = RoomUtterance(ROOM, 0, "Ann", "en", "", 1, 20)
+
+
+async def finished_in_room(
+    open_instance: OpenInstance, outcome: Outcome, *, appended: bool = False
+) -> list[tuple[EntryKind, str, str]]:
+    """What the log of a room has after the takeover of an instance that has recorded the end of a job."""
+    heir, dead = await open_instance("heir"), await open_instance("dead", **SELDOM_RENEWED)
+    await heir.node("n")
+    await wait_until(lambda: dead.knows("n"), TIMEOUT_S)
+    rooms, mine = heir.services.rooms.store, replace(job_request(), room=IN_ROOM)
+    settings: dict[str, Any] = {"tenant": "default", "creator": "c", "settings": b"{}", "log_epoch": "e"}
+    await rooms.create(ROOM, "123456", **settings, persistent=False, locked=False)
+    await rooms.join(ROOM, Member(mine.session_id, "dead", 0, "Ann", "en", "en", "p"))
+    assert isinstance(await place(dead, mine), Assign)
+    await dead.stores.jobs.advance(mine.job_id, Event.RESULT, attempt=1, node="n", outcome=outcome)
+    if appended:
+        said = {"lang": "en", "text": "said", "about": b"{}"}
+        await rooms.append_original(ROOM, f"{mine.session_id}:u0", mine.session_id, 0, **said)  # type: ignore[arg-type]
+    await heir.redis.call("DEL", heir.keys.presence("dead"))
+    assert await heir.services.takeover.take_over("dead") is TakeoverResult.DONE
+    return [(entry.kind, entry.caption, entry.text) for entry in await rooms.read(ROOM, 0, 10)]
+
+
+async def test_text_that_died_with_the_driver_before_it_was_appended_is_noted_as_lost(
+    open_instance: OpenInstance,
+) -> None:
+    log = await finished_in_room(open_instance, Outcome.OK)
+    assert log == [(EntryKind.LOST, "s-1:u0", "instance_lost")]
+
+
+async def test_takeover_changes_nothing_of_a_caption_that_is_in_the_log(open_instance: OpenInstance) -> None:
+    log = await finished_in_room(open_instance, Outcome.OK, appended=True)
+    assert log == [(EntryKind.ORIGINAL, "s-1:u0", "said")]
+
+
+async def test_takeover_notes_no_loss_of_an_empty_utterance(open_instance: OpenInstance) -> None:
+    assert await finished_in_room(open_instance, Outcome.EMPTY) == []
 
 
 class Stumbling:
