@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.client import Failed
 from dragoman.domain.rooms import EntryKind
-from dragoman.protocol.rooms import CaptionPartial, RoomMessage, RoomSettings
+from dragoman.protocol.rooms import Caption, CaptionPartial, RoomMessage, RoomSettings
 from support.raw_node import Message, RawNode, Work, silent
 from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, KeyInspector
 from support.rooms import FEATURES, Gathering, Member, gathering, translates, translation, translator
@@ -26,7 +26,7 @@ PCM: dict[str, Any] = {"audio_format": "pcm16", "sample_rate": RATE}
 FLAGS: dict[str, object] = {
     "rooms__translate_timeout_ms": 5000,
     "rooms__captions_per_minute": 0,
-    "speech__release__ack_timeout_ms": 1000,
+    "speech__release__ack_timeout_ms": 2500,
 }
 FIRST_FOREIGN = 1_000_000_000
 SOUND = pybase64.b64encode(bytes(640)).decode()
@@ -199,26 +199,22 @@ async def test_empty_utterance_is_no_caption(harness: Harness) -> None:
 
 async def test_caption_that_is_recognised_after_a_later_one_is_marked(harness: Harness) -> None:
     (en,) = languages(1)
-    first: list[Message] = []
+    marks: dict[str, bool | None] = {}
 
-    async def second_first(node: RawNode, job: Message) -> None:
-        if not job["utterance_index"]:
-            first.append(job)
-            return
-        await recognises(node, job)
-        await recognises(node, first.pop())
+    def note(message: RoomMessage) -> None:
+        if isinstance(message, Caption):
+            marks[message.text] = message.backfilled
+
+    async def not_the_first(node: RawNode, job: Message) -> None:
+        await (recognises(node, job) if job["utterance_index"] else node.ack(job))
 
     async with room(harness) as (scenario, met):
-        await recogniser(scenario, [en], work=second_first)
-        marks: dict[str, bool | None] = {}
-        ann = await met.join(
-            en,
-            A,
-            **PCM,
-            on_message=lambda m: marks.update({m.text: m.backfilled}) if hasattr(m, "backfilled") else None,
-        )
+        node = await recogniser(scenario, [en], work=not_the_first)
+        ann = await met.join(en, A, **PCM, on_message=note)
         for _ in range(2):
             await says(ann)
+        await ann.shows(f"said 1 in {en}")
+        await recognises(node, await node.job())
         await met.check(2)
         assert marks == {f"said 1 in {en}": None, f"said 0 in {en}": True}
 
@@ -227,8 +223,7 @@ async def test_skipped_utterance_is_lost_in_the_log_and_its_late_result_changes_
     (en,) = languages(1)
 
     async def never_the_first(node: RawNode, job: Message) -> None:
-        if job["utterance_index"]:
-            await recognises(node, job)
+        await (recognises(node, job) if job["utterance_index"] else node.ack(job))
 
     async with room(harness) as (scenario, met):
         node = await recogniser(scenario, [en], work=never_the_first)
