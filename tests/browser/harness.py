@@ -9,12 +9,11 @@ import os
 import shutil
 import subprocess
 import wave
+from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from math import pi, sin
 from pathlib import Path
-from struct import pack
 from typing import Any
 from uuid import uuid4
 
@@ -28,7 +27,7 @@ from support.waiting import wait_until
 
 CHROMIUM = shutil.which("chromium")
 TIMEOUT_S = 60.0
-RATE = 22_050
+RATE = 16_000
 SILENT_S = 1.1  # behind what is said: enough for the page to see the end of an utterance
 SENTENCE = "We need a doctor."
 # What Chromium itself writes about sockets and requests whose server was killed; no page can keep it from that.
@@ -150,36 +149,33 @@ async def both_enter(page: Any) -> None:
     await page.wait_for_selector('[data-pane="alice"][data-peer]')
 
 
-def spoken(path: Path) -> Path:
-    """A sentence and silence: by espeak-ng, or where that is missing something like a voice."""
+needs_a_voice = pytest.mark.skipif(
+    shutil.which("espeak-ng") is None, reason="needs espeak-ng: the server tells speech from other sounds"
+)
+
+
+def speech(text: str, speed: int = 120, voice: str = "en-us+f2") -> "array[int]":
+    """A sentence at 16 kHz; nothing where there is no espeak-ng."""
     if shutil.which("espeak-ng") is None:
-        samples = _murmur()
-    else:
-        said = subprocess.run(
-            ["espeak-ng", "-v", "en-us+f2", "-s", "120", "--stdout", SENTENCE],
-            capture_output=True,
-            check=True,
-            timeout=20,
-        )
-        samples = said.stdout[44:]
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, RATE, 0, "NONE", ""))
-        file.writeframes(samples + bytes(2 * int(SILENT_S * RATE)))
-    return path
+        return array("h")
+    command = ["espeak-ng", "-v", voice, "-s", str(speed), "--stdout", text]
+    said = subprocess.run(command, capture_output=True, check=True, timeout=20)
+    given = array("h", said.stdout[44:])
+    return array("h", (given[at * 441 // 320] for at in range(len(given) * 320 // 441)))  # from 22,050 Hz
+
+
+def spoken(path: Path) -> Path:
+    """A sentence and silence."""
+    return _written(path, speech(SENTENCE) + array("h", bytes(2 * int(SILENT_S * RATE))))
 
 
 def recorded(path: Path, samples: int) -> Path:
-    """A recording of so many samples at 16 kHz, all of them loud enough to count as speech."""
+    """A recording of so many samples, in which somebody speaks to the end."""
+    return _written(path, speech("We need a doctor, and he needs to be here now.", 150)[:samples])
+
+
+def _written(path: Path, samples: "array[int]") -> Path:
     with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, 16_000, 0, "NONE", ""))
-        file.writeframes(_murmur()[: 2 * samples])
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes(samples.tobytes())
     return path
-
-
-def _murmur(spoken_s: float = 1.2) -> bytes:
-    samples = bytearray()
-    for at in range(int(spoken_s * RATE)):
-        swell = 0.55 + 0.45 * sin(2 * pi * 3 * at / RATE)
-        tone = sum(sin(2 * pi * 140 * part * at / RATE) / part for part in (1, 2, 3, 5, 8))
-        samples += pack("<h", int(9000 * swell * tone / 1.8))
-    return bytes(samples)

@@ -1,16 +1,14 @@
 """The room page while people speak: the button, words as they are said, voices, captions for a projector."""
 
 import base64
-from array import array
-from itertools import pairwise, permutations
-from math import pi, sin
+from itertools import permutations
 from typing import Any
 
 import aiohttp
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 
-from browser.harness import CUT, BrowserHarness, Windows
+from browser.harness import CUT, RATE, BrowserHarness, Windows, needs_a_voice, speech
 from browser.test_room import INSIDE, PHONE, WIDE, caption, introduce, joined, room_url, write
 from dragoman.embedded.engine import free_port
 from dragoman.tools.processes import InstanceProcess
@@ -77,21 +75,17 @@ ears.onmessage = ({ data }) => {
   start.call(source);
   window.heardByMicrophone++;
 };
-window.speakAloud = () => air.postMessage(Float32Array.from({ length: 16000 }, (_, at) => 0.5 * Math.sin(at / 2.5)));
+window.speakAloud = (samples) => air.postMessage(Float32Array.from(samples, (sample) => sample / 32768));
 """
 NEXT_PERSON = """() => {
   const kept = { name: "Bo", speaks: "sl", voice: "on" };
   for (const [key, value] of Object.entries(kept)) localStorage.setItem(`dragoman.${key}`, value);
 }"""
-# A low tone for a second; the person has a high voice.
-VOICE = base64.b64encode(array("h", (int(16_000 * sin(2 * pi * 300 * at / 16_000)) for at in range(16_000)))).decode()
+LONG_S = 4.0  # of an utterance: the person speaks longer than the voice
 
 
-def is_high(audio: str) -> bool:
-    """Whether a tone of 1,000 Hz is in it for a tenth of a second."""
-    samples = array("h", base64.b64decode(audio))
-    rising = [one < 0 <= next for one, next in pairwise(samples)]
-    return max(sum(rising[at : at + 1600]) for at in range(0, len(rising), 400)) > 80
+def is_long(audio: str) -> bool:
+    return len(base64.b64decode(audio)) > 2 * LONG_S * RATE
 
 
 def at(instance: InstanceProcess, path: str) -> str:
@@ -230,6 +224,7 @@ async def test_captions_page_shows_the_last_lines_in_its_language_on_a_transpare
     assert await ann.get_attribute('[data-part="host"]', "hidden") is None, "the page of captions is no host"
 
 
+@needs_a_voice
 @pytest.mark.long
 async def test_two_people_talk_over_two_instances_while_one_of_them_is_killed(
     harness: BrowserHarness, windows: Windows
@@ -264,18 +259,21 @@ async def both_hear_each_other(ann: Any, bo: Any) -> None:
         assert mark in await reader.locator(f"{HEARD} .large").last.inner_text()
 
 
+@needs_a_voice
 @pytest.mark.long
 async def test_voice_that_a_page_plays_into_open_microphones_comes_back_from_none_of_them(
     harness: BrowserHarness, windows: Windows
 ) -> None:
     async def work(node: RawNode, job: dict[str, Any]) -> None:
         if job.get("text"):
-            text, sound = f"[{job['tgt_lang']}] {job['text']}", VOICE
+            text, sound = f"[{job['tgt_lang']}] {job['text']}", voice
             await node.answer(job, text_translated=text, tts_audio=sound, tts_format="pcm16")
         else:
-            await node.answer(job, text_asr="a person" if is_high(job["audio"]) else "an echo")
+            await node.answer(job, text_asr="a person" if is_long(job["audio"]) else "an echo")
 
     langs = ("hr", "sl")
+    voice = base64.b64encode(speech("One of three.", 160).tobytes()).decode()
+    person = speech("We need a doctor who speaks to all of us, and not to one of us alone.", 110, "en-us+m3").tolist()
     async with aiohttp.ClientSession() as http:
         node = await RawNode.dial(
             http,
@@ -306,7 +304,7 @@ async def test_voice_that_a_page_plays_into_open_microphones_comes_back_from_non
         for page in (ann, bo):
             await page.wait_for_selector(f'{MIC}[data-state="on"]')
         await ann.wait_for_timeout(1500)  # a pause: an echo would be an utterance of its own
-        await ann.evaluate("speakAloud()")  # a person, whom both microphones hear
+        await ann.evaluate("speakAloud", person)  # a person, whom both microphones hear
         await ann.wait_for_selector(".mine .large >> text=a person")
         await bo.wait_for_selector(".mine .large >> text=a person")
         assert await bo.evaluate("heardByMicrophone") >= 3, "the voices have reached the microphone"

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from browser.harness import CUT, TIMEOUT_S, BrowserHarness, Windows, both_enter, recorded
+from browser.harness import CUT, TIMEOUT_S, BrowserHarness, Windows, both_enter, needs_a_voice, recorded
 from dragoman.domain.sample_sentences import SENTENCES
 from dragoman.embedded.engine import free_port
 from dragoman.tools.processes import InstanceProcess
@@ -16,6 +16,7 @@ from support.engines import words
 from support.raw_node import RawNode, silent
 from support.waiting import wait_until
 
+pytestmark = needs_a_voice
 WEB_CLIENT = Path(__file__).resolve().parents[2] / "docs/guides/web-client.md"
 SPEAK, ALICE = '[data-part="speak"]', '[data-pane="alice"]'
 
