@@ -103,7 +103,7 @@ def wav_of(ms: int, rate: int) -> bytes:
 async def test_client_streams_a_file_and_gets_every_translation(here: InstanceProcess, tmp_path: Path) -> None:
     path = tmp_path / "speech.wav"
     path.write_bytes(wav_of(5000, 8000))
-    async with session_at(here) as session:
+    async with session_at(here, vad=False) as session:
         results = [result async for result in session.stream_file(path, fast=True)]
     assert [result.index for result in results] == [0, 1, 2]
     assert sum(map(audio_ms, results)) == 5000

@@ -56,6 +56,7 @@ class Speech:
     sample_rate: int
     parts: "Sequence[Recording]" = ()
     begun: bytes = b""
+    tones: bool = False  # in which a voice detector need not hear a voice
 
     @property
     def duration_ms(self) -> int | None:
@@ -92,8 +93,9 @@ def open_speech(file: str | None, language: str, tones: bool = False) -> Speech:
     from dragoman.client.recording import tone_sentences
 
     if file is None:
-        parts = tone_sentences() if tones else sample(language)
-        return Speech(parts[0].format, parts[0].sample_rate, parts)
+        spoken = () if tones else spoken_sample(language)
+        parts = spoken or tone_sentences()
+        return Speech(parts[0].format, parts[0].sample_rate, parts, tones=not spoken)
     if file == STDIN:
         if sys.stdin.isatty():
             raise Failure(
@@ -129,13 +131,6 @@ def _speech_of_stdin() -> Speech:
                 ) from None
             begun += more
     return Speech("pcm16", STDIN_RATE, begun=begun)
-
-
-def sample(language: str) -> "Sequence[Recording]":
-    """The sample in this language, or tones."""
-    from dragoman.client.recording import tone_sentences
-
-    return spoken_sample(language) or tone_sentences()
 
 
 def spoken_sample(language: str) -> "Sequence[Recording]":
@@ -244,6 +239,7 @@ def say(
         token=token,
         on_lost="new",
         previews=not utterances,
+        vad=not speech.tones,
     )
     speaker = Speaker(session, speech, show, utterances=utterances, fast=fast)
     with show:

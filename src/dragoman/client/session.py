@@ -25,7 +25,7 @@ from dragoman.connection import ClientWebSocket, Connector
 from dragoman.protocol import audio, codec
 from dragoman.protocol.codes import ErrorCode, Platform
 from dragoman.protocol.fields import ABSENT, Message
-from dragoman.protocol.session import SessionInit, TtsPlayEnded, TtsStarted
+from dragoman.protocol.session import VAD_SERVER, SessionInit, TtsPlayEnded, TtsStarted
 
 log = logging.getLogger("dragoman.client")
 
@@ -70,6 +70,8 @@ class Session:
     - `resume`: after a lost connection, resume the session on any instance; nothing that was sent is lost.
     - `on_lost`: what to do if the session cannot be resumed: "raise" SessionLost, or open a "new" session and
       report Renewed.
+    - `vad`: with pcm16, the server finds where utterances begin and end; send everything, silence included. False:
+      `cut()`, a pause in sending, and length cut. `session.vad` says what is in force.
     - `utterance_end`: ask the server to report the end of every utterance, also of an empty one.
     - `features`: further features, as session_init carries them.
     - `timing`, `throttle`: timeouts, and how fast audio is sent.
@@ -92,6 +94,7 @@ class Session:
         throttle: Throttle | None = None,
         ssl: SSLContext | None = None,
         utterance_end: bool = True,
+        vad: bool = True,
         features: Mapping[str, Any] | None = None,
         **options: Unpack[SessionOptions],
     ) -> None:
@@ -105,9 +108,11 @@ class Session:
             sample_rate=sample_rate,
             resume=resume,
             utterance_end=utterance_end,
+            vad=_vad(vad, audio_format),
             features=codec.raw(features) if features else ABSENT,
             **options,
         )
+        self._wants_vad = vad
         self._timing = timing = timing or Timing()
         self._events = EventQueue()
         connector = Connector(
@@ -126,6 +131,11 @@ class Session:
     @property
     def trace_id(self) -> str:
         return self._connection.state.trace_id
+
+    @property
+    def vad(self) -> bool:
+        """Whether the server finds the ends of utterances."""
+        return self._connection.state.vad
 
     @property
     def socket(self) -> ClientWebSocket | None:
@@ -302,7 +312,8 @@ class Session:
             raise SessionError(ErrorCode.INVALID_MESSAGE, f"the recording is {format} at {sample_rate} Hz, not {mine}")
         async with self._send_lock:
             await self._connection.wait_until_sendable()
-            opening = msgspec.structs.replace(state.opening, audio_format=format, sample_rate=sample_rate)
+            vad = _vad(self._wants_vad, format)
+            opening = msgspec.structs.replace(state.opening, audio_format=format, sample_rate=sample_rate, vad=vad)
             await self._connection.reopen(opening)
 
     # ------------------------------------------------------------ receiving
@@ -349,6 +360,10 @@ class Session:
             # The reader gets the error; otherwise it would wait for results of audio that was never sent.
             self._connection.close("error")
             self._connection.end(error)
+
+
+def _vad(wanted: bool, audio_format: str) -> str | None:
+    return VAD_SERVER if wanted and audio_format == audio.PCM16 else None
 
 
 async def _each(source: Recording | Chunks) -> AsyncIterator[bytes]:

@@ -43,6 +43,7 @@ from dragoman.protocol.rooms import (
     WebrtcOffer,
 )
 from dragoman.protocol.session import (
+    VAD_SERVER,
     AsrPartial,
     AudioChunk,
     Backpressure,
@@ -152,6 +153,7 @@ class SessionState:
         self.opening = opening
         self.session_id = ""
         self.trace_id = ""
+        self.vad = False
         self.last_seq = 0
         self.next_index = 0
         self.cut_pending = False  # a cut was sent, and the server has not mentioned a new utterance since
@@ -196,7 +198,7 @@ class SessionState:
 
     def opened(self, ack: SessionInitAck) -> Resumed | None:
         """The server's answer to `hello`. After a resume, `to_resend()` must be sent again."""
-        self._binary = ack.use_binary_frame
+        self._binary, self.vad = ack.use_binary_frame, ack.vad == VAD_SERVER
         if self.session_id != ack.session_id:
             self.session_id, self.trace_id = ack.session_id, ack.trace_id
             self.last_seq = ack.seq or 0

@@ -18,6 +18,14 @@ class Release(Section, frozen=True):
     ] = 1024
 
 
+class Vad(Section, frozen=True):
+    """Voice detection for pcm16 sessions that ask for it with `"vad":"server"`."""
+
+    silence_ms: Annotated[
+        int, Meta(ge=100, le=10000, description="Silence in the audio that ends an utterance and its turn.")
+    ] = 500
+
+
 class Speech(Section, frozen=True):
     """From audio to a result: cutting, placing, time limits."""
 
@@ -136,3 +144,4 @@ class Speech(Section, frozen=True):
         ),
     ] = 2.0
     release: Release = Release()
+    vad: Vad = Vad()

@@ -1,22 +1,28 @@
 """The segmenter: a session's audio in, numbered cuts and the ends of turns out.
 
-Invariants: every byte taken in is in exactly one cut or was withheld, in the order it came; cuts are numbered without
-holes; an empty cut makes no utterance and takes no number, but if it ends a turn of which a cut went out, the output is
-TurnEnded. A turn begins with its first cut and ends with a manual, timeout or close one.
+Invariants: every byte taken in is in exactly one cut or was withheld or dropped as silence, in the order it came; cuts
+are numbered without holes; an empty cut makes no utterance and takes no number, but if it ends a turn of which a cut
+went out, the output is TurnEnded. A turn begins with its first cut and ends with a manual, timeout or close one.
 
 A short and quiet final is withheld: after 3 s of quiet the original web client sends a chunk and a final every 256 ms,
 and none of them contains speech. It takes no number. If a cut of the turn went out before, the final is never withheld:
 old nodes keep the audio of a max-duration job until the last job of its turn arrives.
 
 What is due by time is done first, so a chunk that arrives after a deadline belongs to the next cut even if the timer
-has not had its turn. The caller has checked the audio and knows its duration; a chunk is never split.
+has not had its turn. The caller has checked the audio and knows its duration.
+
+Without an endpointer, audio is an utterance from its first byte on, and a chunk is never split. With one (pcm16 alone),
+the caller also says which frames of the audio are speech: an utterance begins and ends where speech does, silence
+between them is dropped, and both may be in the middle of a chunk. What else cuts an utterance cuts it all the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from math import inf
 
+from dragoman.domain.chunk_marks import AudioMark, ChunkMarks
+from dragoman.domain.endpointer import LOOK_BACK_MS, Endpoint, Endpointer, Frame
 from dragoman.protocol.audio import OPUS, OPUS_PACKET_MS, pcm16_rms
 
 
@@ -62,7 +68,7 @@ class Cut:
     begins_turn: bool
     ends_turn: bool
     padding_ms: int
-    audio_seq: int | None  # the highest seq of what is in the cut, its final included
+    settled: AudioMark  # the chunks that are in the cut, its final included
 
     @property
     def is_manual_cut(self) -> bool:
@@ -88,11 +94,19 @@ class TurnEnded:
 class Withheld:
     """A final without speech: no utterance, no number. Its audio counts as received."""
 
-    audio_seq: int | None
+    settled: AudioMark
     duration_ms: int
 
 
-Output = Cut | TurnEnded | Withheld
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Audio in which no speech was heard: dropped. It counts as received."""
+
+    settled: AudioMark
+    duration_ms: int
+
+
+Output = Cut | TurnEnded | Withheld | Silence
 
 
 class OpenUtterance:
@@ -118,11 +132,13 @@ class OpenUtterance:
 class Segmenter:
     __slots__ = (
         "_audio",
-        "_audio_seq",
         "_duration_ms",
+        "_endpointer",
         "_final_due",
         "_format",
+        "_heard",
         "_heard_at",
+        "_marks",
         "_new_turn_id",
         "_overdue",
         "_paused_until",
@@ -138,15 +154,18 @@ class Segmenter:
         new_turn_id: Callable[[], str],
         next_index: int = 0,
         audio_format: str = OPUS,
+        endpointer: Endpointer | None = None,
     ) -> None:
         self.next_index = next_index
         self.turn_id: str | None = None  # the turn a cut went out of and that has not ended
         self._settings = settings
         self._format = audio_format
         self._new_turn_id = new_turn_id
+        self._endpointer = endpointer
         self._audio = bytearray()
         self._duration_ms = 0
-        self._audio_seq: int | None = None
+        self._heard = 0  # up to here frames say what is speech; below 0, a frame covers bytes that were cut
+        self._marks = ChunkMarks()
         self._heard_at = -inf
         self._quiet_from = -inf  # no playback after this; in the future while one is on
         self._paused_until = -inf  # the client was asked to send nothing before this
@@ -156,21 +175,36 @@ class Segmenter:
     @property
     def open_utterance(self) -> OpenUtterance | None:
         """None while nothing is said. An open utterance ends with the output Cut of its index, or Withheld."""
-        return OpenUtterance(self.next_index, self.turn_id, self._duration_ms, self._audio) if self._audio else None
+        if not self._is_open:
+            return None
+        return OpenUtterance(self.next_index, self.turn_id, self._duration(len(self._audio)), self._audio)
 
-    def chunk(self, audio: bytes, duration_ms: int, is_final: bool, now: float, seq: int | None = None) -> list[Output]:
+    def chunk(
+        self,
+        audio: bytes,
+        duration_ms: int,
+        is_final: bool,
+        now: float,
+        seq: int | None = None,
+        frames: Iterable[Frame] = (),
+        skipped: int = 0,
+    ) -> list[Output]:
+        """`frames`: what a detector heard, in this audio and in what was left over of the chunk before. `skipped`: how
+        many bytes are missing at the beginning of the chunk, because they were settled before a resume."""
         outputs = self.poll(now)
-        if seq is not None and (audio or is_final):
-            self._audio_seq = seq if self._audio_seq is None else max(self._audio_seq, seq)
+        if audio or is_final:
+            self._marks.add(seq, len(audio), skipped)
         if audio:
             self._audio += audio
             self._duration_ms += duration_ms
             self._heard_at = now
+        if self._endpointer is not None:
+            self._follow(self._endpointer, frames, outputs)
         if is_final and audio:
             self._cut(Reason.MANUAL, outputs)
         elif is_final and self._final_due is None:
             self._final_due = now + self._settings.final_grace_ms / 1000
-        elif audio and (reason := self._too_big()) is not None:
+        elif audio and self._endpointer is None and (reason := self._too_big()) is not None:
             # With a final waiting, that is the cut it asked for.
             self._cut(reason if self._final_due is None else Reason.MANUAL, outputs)
         return outputs
@@ -211,54 +245,112 @@ class Segmenter:
         """Continue a turn that another instance began; its pause counts from now."""
         self.turn_id = turn_id
         self._heard_at = max(self._heard_at, now)
+        if self._endpointer is not None:
+            self._endpointer.carried_over(0)
 
     def _timer(self) -> float | None:
         # A final supersedes the pause: the client asked for the cut, which is due in moments.
         if self._final_due is not None:
             return self._final_due
-        if not self._audio and self.turn_id is None:
+        if not self._is_open and self.turn_id is None:
             return None
         return max(self._heard_at, self._quiet_from, self._paused_until) + self._settings.pause_ms / 1000
 
+    @property
+    def _is_open(self) -> bool:
+        return bool(self._audio) if self._endpointer is None else self._endpointer.speaking
+
     def _too_big(self) -> Reason | None:
-        if 0 < self._settings.max_duration_ms <= self._duration_ms:
+        if 0 < self._settings.max_duration_ms <= self._duration(len(self._audio)):
             return Reason.MAX_DURATION
         return Reason.MAX_LENGTH if len(self._audio) > self._settings.max_buffer_bytes else None
 
-    def _cut(self, reason: Reason, outputs: list[Output]) -> None:
-        if self._audio and reason is Reason.MANUAL and self.turn_id is None and self._is_quiet():
-            outputs.append(Withheld(self._audio_seq, self._duration_ms))
-            self._clear()
-        elif self._audio:
-            outputs.append(self._take(reason))
-        elif self.turn_id is not None:
-            outputs.append(TurnEnded(self.turn_id))
+    # -- with an endpointer ----------------------------------------------------------------------
+
+    def _follow(self, endpointer: Endpointer, frames: Iterable[Frame], outputs: list[Output]) -> None:
+        for frame in frames:
+            self._heard += frame.size
+            match endpointer.frame(frame):
+                case Endpoint.START:
+                    self._drop_silence(endpointer, outputs)
+                case Endpoint.END:
+                    reason = Reason.TIMEOUT if self._final_due is None else Reason.MANUAL
+                    self._cut(reason, outputs, self._heard if endpointer.speaking else 0)
+            if endpointer.speaking and (too_long := self._too_long(endpointer)) is not None:
+                self._cut_speech(endpointer, too_long, outputs)
+        if not endpointer.speaking:
+            self._drop_silence(endpointer, outputs)
+
+    def _drop_silence(self, endpointer: Endpointer, outputs: list[Output]) -> None:
+        size = self._heard - endpointer.keep
+        if size > 0:
+            outputs.append(Silence(self._remove(size), endpointer.duration_ms(size)))
+
+    def _too_long(self, endpointer: Endpointer) -> Reason | None:
+        if 0 < endpointer.bytes(self._settings.max_duration_ms) <= self._heard:
+            return Reason.MAX_DURATION
+        return Reason.MAX_LENGTH if self._heard > self._settings.max_buffer_bytes else None
+
+    def _cut_speech(self, endpointer: Endpointer, reason: Reason, outputs: list[Output]) -> None:
+        """In the middle of speech. With a final waiting, that is the cut it asked for."""
+        if self._final_due is not None:
+            self._cut(Reason.MANUAL, outputs)
+            return
+        searched = min(endpointer.bytes(LOOK_BACK_MS), self._heard // 4 * 2)
+        before = self._heard - searched
+        self._cut(reason, outputs, before + endpointer.cut_before(bytes(self._audio[before : self._heard])))
+        endpointer.carried_over(self._heard)
+
+    # -- cutting ---------------------------------------------------------------------------------
+
+    def _cut(self, reason: Reason, outputs: list[Output], size: int | None = None) -> None:
+        """`size`: how much of the audio; by default all of it."""
+        size = len(self._audio) if size is None else size
+        if size and self._something_is_said(reason):
+            outputs.append(self._take(reason, size))
+        else:
+            if size and reason is Reason.MANUAL:
+                outputs.append(Withheld(duration_ms=self._duration(size), settled=self._remove(size)))
+            elif size:
+                outputs.append(Silence(duration_ms=self._duration(size), settled=self._remove(size)))
+            if self.turn_id is not None:
+                outputs.append(TurnEnded(self.turn_id))
         if reason.ends_turn:
             self.turn_id = None
-        self._audio_seq = None
+            if self._endpointer is not None:
+                self._endpointer.ended()
         self._final_due = None
 
-    def _take(self, reason: Reason) -> Cut:
+    def _take(self, reason: Reason, size: int) -> Cut:
         begins_turn = self.turn_id is None
         turn_id = self.turn_id = self._new_turn_id() if self.turn_id is None else self.turn_id
         cut = Cut(
             index=self.next_index,
             reason=reason,
-            audio=bytes(self._audio),
-            duration_ms=self._duration_ms,
+            audio=bytes(memoryview(self._audio)[:size]),
+            duration_ms=self._duration(size),
             turn_id=turn_id,
             begins_turn=begins_turn,
             ends_turn=reason.ends_turn,
             padding_ms=MANUAL_PADDING_MS if reason in _BY_HAND else PADDING_MS,
-            audio_seq=self._audio_seq,
+            settled=self._remove(size),
         )
         self.next_index += 1
-        self._clear()
         return cut
 
-    def _clear(self) -> None:
-        self._audio = bytearray()
+    def _remove(self, size: int) -> AudioMark:
+        del self._audio[:size]
+        self._heard -= size
         self._duration_ms = 0
+        return self._marks.settle(size)
+
+    def _duration(self, size: int) -> int:
+        return self._duration_ms if self._endpointer is None else self._endpointer.duration_ms(size)
+
+    def _something_is_said(self, reason: Reason) -> bool:
+        if self._endpointer is not None:
+            return self._endpointer.hears
+        return reason is not Reason.MANUAL or self.turn_id is not None or not self._is_quiet()
 
     def _is_quiet(self) -> bool:
         if self._duration_ms >= self._settings.quiet_final_ms:

@@ -202,6 +202,8 @@ class SessionEndpoint:
         self._sessions.count_work(self._holder, UTTERANCE)
         if message.audio_format not in (None, "opus", "pcm16"):
             raise ProtocolError(ErrorCode.INVALID_MESSAGE, "Field `audio_format`: use opus or pcm16.")
+        if message.vad not in (None, wire.VAD_SERVER):
+            raise ProtocolError(ErrorCode.INVALID_MESSAGE, "Field `vad`: use server, or leave it out.")
         self._pre_session.remove(conn)
         self._opened = [session for session in self._opened if not session.over]
         self._sessions.admit_on_connection(len(self._opened))

@@ -31,6 +31,8 @@ from dragoman.protocol.fields import (
 )
 from dragoman.protocol.rooms import RoomCommand, RoomMessage, WebrtcMessage
 
+VAD_SERVER = "server"  # `vad`: the server finds where utterances begin and end
+
 # ---------------------------------------------------------------- client → server
 
 
@@ -56,6 +58,7 @@ class SessionInit(Message, tag="session_init"):
     resume: bool | None = False
     utterance_end: bool | None = False
     previews: bool | None = False  # words while the user speaks
+    vad: Word | None = None
 
 
 class SessionResume(Message, tag="session_resume"):
@@ -163,6 +166,7 @@ class SessionInitAck(Numbered, tag="session_init_ack"):
     resumed: bool | None = None
     next_index: Index | None = None
     audio_seq: Count | None = None
+    vad: str | None = None
 
 
 class ServerHeartbeat(Numbered, tag="server_heartbeat"):

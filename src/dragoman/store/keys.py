@@ -166,7 +166,7 @@ class Keys:
         "TTL session",
         "sessions",
         "sessions",
-        "epoch, token hash, languages, next_index, audio_seq, window, open indexes",
+        "epoch, token hash, languages, next_index, audio_seq, audio_split, window, open indexes",
     )
     session_outbox = KeyOf(
         "P:v1:sessions:{session:<id>}:outbox",

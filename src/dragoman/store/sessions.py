@@ -1,6 +1,6 @@
 """What a session that can resume leaves in Redis: its state, what its listener has not confirmed, what came late.
 
-    state   epoch, hash of the token, languages, next_index, audio_seq, the window with its open indexes
+    state   epoch, hash of the token, languages, next_index, audio_seq, audio_split, the window with its open indexes
     outbox  every numbered message, before it is written to the socket; freed by the client's last_seq
     parked  results that arrived while no owner could be reached
 
@@ -31,6 +31,7 @@ LIST_EXPIRED_GRACE = Script.beside(__file__, "list_expired_grace")
 
 # Names of fields of the state; after the last two comes an index. No other name has a colon (write_session.lua).
 EXPECTED, SETTLED, OPENED = "expected", "settled:", "open:"
+AUDIO, SPLIT = "audio_seq", "audio_split"
 MAX_ENTRIES = 256
 MAX_BYTES = 4 * 1024 * 1024
 MAX_PARKED = 1024
@@ -60,6 +61,18 @@ def window_fields(
     fields |= {f"{SETTLED}{index}": how for index, how in settled.items()}
     fields |= {f"{OPENED}{index}": f"{job} {trace}" for index, (job, trace) in opened.items()}
     return fields
+
+
+def audio_fields(seq: int | None, split_seq: int | None, split_bytes: int) -> dict[str, str | int]:
+    """The last chunk that is settled, and how much of the one after it is."""
+    fields: dict[str, str | int] = {} if seq is None else {AUDIO: seq}
+    return fields | ({} if split_seq is None else {SPLIT: f"{split_seq} {split_bytes}"})
+
+
+def audio_of(state: Mapping[str, str]) -> tuple[int | None, int | None, int]:
+    seq = int(state[AUDIO]) if AUDIO in state else None
+    split_seq, split_bytes = map(int, state[SPLIT].split()) if SPLIT in state else (None, 0)
+    return seq, split_seq, split_bytes
 
 
 def window_of(state: Mapping[str, str]) -> tuple[int, dict[int, str]]:

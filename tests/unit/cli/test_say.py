@@ -15,7 +15,7 @@ from rich.console import Console
 from dragoman.cli import output
 from dragoman.cli.main import run
 from dragoman.cli.output import USAGE, Failure
-from dragoman.cli.say import Speech, _speech_of_stdin, _stdin_pieces, sample, spoken_sample
+from dragoman.cli.say import Speech, _speech_of_stdin, _stdin_pieces, open_speech, spoken_sample
 from dragoman.cli.say_output import JsonOutput, LineOutput, ScreenOutput
 from dragoman.cli.status import tables
 from dragoman.client import Detected, Ended, Failed, Partial, Rejected, Renewed, Result, Resumed, Throttled
@@ -134,7 +134,8 @@ def test_sample_is_tones_when_it_cannot_be_spoken(monkeypatch: pytest.MonkeyPatc
     assert spoken_sample("tlh") == ()
     monkeypatch.setenv("PATH", "/nowhere")
     assert spoken_sample("en") == ()
-    assert [tone.sample_rate for tone in sample("en")] == [16_000] * 3
+    speech = open_speech(None, "en")
+    assert ([tone.sample_rate for tone in speech.parts], speech.tones) == ([16_000] * 3, True)
 
 
 SKIPPED = Ended("s-1", 3, "skipped", "job-3")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.domain.segmenter import Cut, Output, Reason, Segmenter, SegmenterSettings, TurnEnded, Withheld
+from dragoman.domain.chunk_marks import AudioMark
+from dragoman.domain.segmenter import Cut, Output, Reason, Segmenter, SegmenterSettings, Silence, TurnEnded, Withheld
 from dragoman.protocol.audio import opus_run
 
 CHUNK_MS = 256
@@ -43,7 +44,7 @@ def test_a_final_with_audio_cuts_at_once() -> None:
     seg = segmenter()
     assert seg.chunk(b"ab", 20, False, 0.0, seq=1) == []
     cut = cut_of(seg.chunk(b"c", 20, True, 0.1, seq=2))
-    assert cut == Cut(0, Reason.MANUAL, b"abc", 40, "turn-0", True, True, 280, 2)
+    assert cut == Cut(0, Reason.MANUAL, b"abc", 40, "turn-0", True, True, 280, AudioMark(2))
     assert seg.deadline() is None
 
 
@@ -219,9 +220,9 @@ def test_a_cut_knows_the_last_message_that_is_in_it() -> None:
     seg.chunk(b"a", 20, False, 0.0, seq=4)
     seg.chunk(b"", 0, True, 0.1, seq=6)
     seg.chunk(b"b", 20, False, 0.11, seq=5)
-    assert cut_of(seg.poll(0.2)).audio_seq == 6
+    assert cut_of(seg.poll(0.2)).settled.seq == 6
     seg.chunk(b"c", 20, False, 0.3)
-    assert cut_of(seg.close(0.4)).audio_seq is None
+    assert cut_of(seg.close(0.4)).settled.seq is None
 
 
 def test_a_resumed_session_goes_on_with_its_turn_and_its_numbers() -> None:
@@ -242,7 +243,7 @@ SILENCE, SPEECH = (opus_run([bytes(size)] * 13) for size in (8, 70))
 def test_short_quiet_final_makes_no_utterance_and_takes_no_number() -> None:
     seg = segmenter(quiet_final_ms=600)
     assert seg.chunk(SILENCE, 260, False, 0.0, seq=1) == []
-    assert seg.chunk(SILENCE, 260, True, 0.1, seq=2) == [Withheld(2, 520)]
+    assert seg.chunk(SILENCE, 260, True, 0.1, seq=2) == [Withheld(AudioMark(2), 520)]
     assert seg.deadline() is None
     assert cut_of(seg.chunk(SPEECH, 260, True, 1.0, seq=3)).index == 0
 
@@ -290,7 +291,7 @@ def test_nothing_is_withheld_when_the_setting_is_zero() -> None:
 
 def test_each_cut_sets_exactly_one_flag_of_its_job() -> None:
     for reason in Reason:
-        cut = Cut(0, reason, b"a", 20, "t", True, reason.ends_turn, 220, None)
+        cut = Cut(0, reason, b"a", 20, "t", True, reason.ends_turn, 220, AudioMark())
         assert [cut.is_manual_cut, cut.is_timeout_triggered, cut.is_max_duration_triggered].count(True) == 1
 
 
@@ -449,7 +450,7 @@ def test_a_turn_begins_once_ends_once_and_is_not_interleaved_with_another(steps:
     outputs, _, _ = run(steps)
     by_turn: dict[str, list[Output]] = {}
     for output in outputs:
-        assert not isinstance(output, Withheld)
+        assert not isinstance(output, Withheld | Silence)
         by_turn.setdefault(output.turn_id, []).append(output)
     for of_turn in by_turn.values():
         *before, last = of_turn
@@ -458,5 +459,5 @@ def test_a_turn_begins_once_ends_once_and_is_not_interleaved_with_another(steps:
         assert of_turn[0].begins_turn
         assert all(isinstance(cut, Cut) and not cut.ends_turn for cut in before)
         assert not any(isinstance(cut, Cut) and cut.begins_turn for cut in of_turn[1:])
-    order = [output.turn_id for output in outputs if not isinstance(output, Withheld)]
+    order = [output.turn_id for output in outputs if isinstance(output, Cut | TurnEnded)]
     assert sum(1 for one, other in pairwise(order) if one != other) == max(0, len(by_turn) - 1)

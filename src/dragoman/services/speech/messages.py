@@ -267,7 +267,7 @@ def failure(session_trace_id: str, about: About, end: End) -> Error:
 
 
 def opened(
-    session_id: str, trace_id: str, audio_format: str, sample_rate: int, *, binary_frames: bool
+    session_id: str, trace_id: str, audio_format: str, sample_rate: int, *, binary_frames: bool, vad: str | None
 ) -> SessionInitAck:
     return SessionInitAck(
         session_id=session_id,
@@ -279,6 +279,7 @@ def opened(
         negotiated_audio_format=audio_format,
         negotiated_sample_rate=sample_rate,
         negotiated_channel_count=1,
+        vad=vad,
     )
 
 

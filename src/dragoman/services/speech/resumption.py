@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
+from dragoman.domain.chunk_marks import AudioMark
 from dragoman.domain.job import State
 from dragoman.domain.limits.sessions import Holder, SessionGrant
 from dragoman.domain.release import Settled
@@ -37,7 +38,7 @@ from dragoman.store.errors import StoreError
 from dragoman.store.instances import Instances
 from dragoman.store.interface import in_slices
 from dragoman.store.jobs import Jobs
-from dragoman.store.sessions import ResumableSessions, Resumed, open_of
+from dragoman.store.sessions import ResumableSessions, Resumed, audio_of, open_of
 from dragoman.store.turns import Turns
 
 log = structlog.get_logger(__name__)
@@ -197,7 +198,7 @@ class Resumption:
         state = SessionState(
             trace_id=fields["trace_id"],
             numbered={"1": True, "0": False}.get(fields.get("numbered", "")),
-            cut_seq=int(fields["audio_seq"]) if "audio_seq" in fields else None,
+            audio=AudioMark(*audio_of(fields)),
             next_index=int(fields.get("next_index", 0)),
             expected=expected,
             settled={index: Settled(word) for index, word in settled.items()},
@@ -216,7 +217,7 @@ class Resumption:
     def _confirm(self, session: Session, socket: Socket, resumed: Resumed) -> None:
         """The ack has no seq: it precedes the messages that the client has missed."""
         source = session.input
-        audio_seq = source.received_seq if source.received_seq is not None else source.cut_seq
+        audio_seq = source.received_seq if source.received_seq is not None else source.settled.seq
         ack = msgspec.structs.replace(
             self._sessions.ack(session),
             message="session resumed",

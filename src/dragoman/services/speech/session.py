@@ -17,12 +17,13 @@ from typing import Any, assert_never
 
 import structlog
 
+from dragoman.domain.chunk_marks import AudioMark
 from dragoman.domain.job import Outcome
 from dragoman.domain.job_signals import End
 from dragoman.domain.limits.sessions import Holder, Room, SessionLimits, room_for_job
 from dragoman.domain.placement import NoNode
 from dragoman.domain.release import Drop, ReleaseWindow, Settled
-from dragoman.domain.segmenter import Cut, Output, SegmenterSettings, TurnEnded, Withheld
+from dragoman.domain.segmenter import Cut, Output, SegmenterSettings, Silence, TurnEnded, Withheld
 from dragoman.domain.turn import Turn
 from dragoman.protocol import ids
 from dragoman.protocol.codes import BackpressureAction, CancelReason, Close, ErrorCode, UiEventName
@@ -44,7 +45,7 @@ from dragoman.services.speech.room_speech import InRoom, NoRooms, RoomSpeech, Sp
 from dragoman.services.speech.session_input import NumberedUtterance, SessionInput
 from dragoman.services.speech.session_output import SessionOutput
 from dragoman.services.speech.turn_queue import SessionTurns, TurnQueue
-from dragoman.store.sessions import window_fields
+from dragoman.store.sessions import audio_fields, window_fields
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +53,7 @@ DRAIN_PAUSE_MS = 2000
 PAUSE_INTERVAL_S = 1.0
 PAUSE_MS = 1000  # then the client is asked again, if its jobs still wait
 SLOW_PLACEMENT_S = 0.5
+SILENCE_NOTE_S = 5.0  # how often Redis is told how much audio was silence
 LATE_S = 1.0  # from the cut to the node; beyond it this instance is overloaded
 PAUSE_MARGIN_MS = 500  # until the audio of a client that was paused arrives
 SHUTTING_DOWN = "this instance is shutting down; connect again"
@@ -75,6 +77,7 @@ class SessionSettings:
     detached_session_s: float = 600.0
     placement_wait_s: float = 2.0
     limits: SessionLimits = field(default_factory=SessionLimits)
+    silence_ms: int = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class SessionState:
 
     trace_id: str
     numbered: bool | None
-    cut_seq: int | None
+    audio: AudioMark
     next_index: int
     expected: int
     settled: Mapping[int, Settled]
@@ -112,7 +115,7 @@ class Session:
     ) -> None:
         """`previews`: if its client wants them. `restored`: of a session that another instance owned before."""
         now = monotonic()
-        state = restored or SessionState(init.trace_id or ids.trace_id(), None, None, 0, 0, {}, (), None)
+        state = restored or SessionState(init.trace_id or ids.trace_id(), None, AudioMark(), 0, 0, {}, (), None)
         self.id, self.init, self.subject, self.trace_id = id, init, holder.owner, state.trace_id
         self.room_claim = holder.room_claim
         self.closing = self.over = self.draining = False
@@ -124,7 +127,8 @@ class Session:
             init,
             next_index=state.next_index,
             numbered=state.numbered,
-            cut_seq=state.cut_seq,
+            settled=state.audio,
+            silence_ms=settings.silence_ms,
             tenant=ids.tenant_of(holder.owner),
             account=holder.account,
         )
@@ -147,6 +151,7 @@ class Session:
         self._timer: asyncio.TimerHandle | None = None
         self._close_by: float | None = None
         self._asked_to_pause_at = float("-inf")
+        self._noted_at = now
 
     @property
     def socket(self) -> Socket | None:
@@ -282,12 +287,11 @@ class Session:
         opened = {index: (request.job_id, request.trace_id) for index, request in self._requests.items()}
         opened |= {one.index: (one.job_id, one.trace_id) for one in self.remote_jobs.values()}
         source = self.input
-        audio = {} if source.cut_seq is None else {"audio_seq": source.cut_seq}
         return {
             "next_index": source.next_index,
             "numbered": "" if source.numbered is None else int(source.numbered),
             **window_fields(expected, {index: how.value for index, how in settled.items()}, opened),
-            **audio,
+            **audio_fields(*source.settled),
         }
 
     # -- jobs ------------------------------------------------------------------------------------
@@ -296,7 +300,7 @@ class Session:
         for output in outputs:
             match output:
                 case Cut():
-                    self.input.cut(output.audio_seq)
+                    self.input.settle(output.settled)
                     queue = self._turns.get(output.turn_id) or self._turns.open(Turn(output.turn_id))
                     preview = self._speaker.cut(output) if self._speaker is not None else None
                     in_room = self._in_room(queue, output.duration_ms)
@@ -305,15 +309,25 @@ class Session:
                     if (ended := self._turns.get(output.turn_id)) is not None:
                         self._end_turn(ended)
                 case Withheld():
-                    self.input.cut(output.audio_seq)
+                    self.input.settle(output.settled)
                     self._metrics.withheld.inc()
                     if self._speaker is not None:
                         self._speaker.withheld()
+                case Silence():
+                    self.input.settle(output.settled)
+                    self._note_silence()
                 case _:
                     assert_never(output)
         if self._speaker is not None and self.socket is not None and not self.draining:
             self._speaker.follow()
         self.set_timer()
+
+    def _note_silence(self) -> None:
+        """So that a client that resumes elsewhere after a long silence need not send it again."""
+        now = monotonic()
+        if self.outbox is not None and now - self._noted_at >= SILENCE_NOTE_S:
+            self._noted_at = now
+            self.outbox.note(self.state())
 
     def _take_utterances(self, ready: list[NumberedUtterance]) -> None:
         for message, reply_to in ready:

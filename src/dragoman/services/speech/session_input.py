@@ -8,24 +8,32 @@ from time import monotonic
 
 import msgspec
 
+from dragoman.domain.chunk_marks import AudioMark
+from dragoman.domain.endpointer import Endpointer
 from dragoman.domain.preview import OpenPreview
 from dragoman.domain.reorder import IndexRefused, Reorder
 from dragoman.domain.segmenter import Cut, Output, Segmenter, SegmenterSettings
 from dragoman.protocol import ids
-from dragoman.protocol.audio import MAX_CHUNK_PACKETS, OPUS, duration_ms
+from dragoman.protocol.audio import MAX_CHUNK_PACKETS, OPUS, PCM16, duration_ms
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import keep
 from dragoman.protocol.node import JobAssign
-from dragoman.protocol.session import SessionInit, Utterance
+from dragoman.protocol.session import VAD_SERVER, SessionInit, Utterance
 from dragoman.services.sockets import Socket
 from dragoman.services.speech import messages
 from dragoman.services.speech.job_request import JobRequest, LatestIndexes, Listener
 from dragoman.services.speech.room_speech import InRoom
 from dragoman.services.speech.turn_queue import TurnQueue
+from dragoman.services.speech.voice_detector import VoiceDetector
 
 # None is the session's own socket, whichever that is when the result is sent.
 NumberedUtterance = tuple[Utterance, Socket | None]
+
+
+def finds_speech(init: SessionInit) -> bool:
+    """Whether the server finds the utterances of a session. Opus stays opaque."""
+    return init.vad == VAD_SERVER and init.audio_format == PCM16
 
 
 class SessionInput:
@@ -41,18 +49,29 @@ class SessionInput:
         account: str,
         next_index: int = 0,
         numbered: bool | None = None,
-        cut_seq: int | None = None,
+        settled: AudioMark = AudioMark(),  # noqa: B008
+        silence_ms: int,
     ) -> None:
-        """`span`: how far ahead of the release window an utterance_index may be."""
+        """`span`: how far ahead of the release window an utterance_index may be. `silence_ms`: silence that ends an
+        utterance, if the session asked for voice detection and sends pcm16."""
         self.audio_format, self.sample_rate = init.audio_format or OPUS, init.sample_rate or 16000
         self.numbered = numbered  # True: numbered utterances, False: chunks, None: not known yet
         self.received_seq: int | None = None  # of the last chunk
-        self.cut_seq = cut_seq  # of the last chunk that is in a cut, or was withheld
+        self.settled = settled  # the chunks that are in a cut, were withheld, or were dropped as silence
+        self._resumed_in = settled  # until the chunk arrives that a cut has split
         self.client_lag_ms: float | None = None  # of the last chunk
         self._session_id, self._init, self._tenant, self._account = session_id, init, tenant, account
         self._latest = LatestIndexes()
-        self.segmenter = Segmenter(settings, ids.turn_id, next_index, self.audio_format)
+        hears = finds_speech(init)
+        self._detector = VoiceDetector(self.sample_rate) if hears else None
+        endpointer = Endpointer(self.sample_rate, silence_ms) if hears else None
+        self.segmenter = Segmenter(settings, ids.turn_id, next_index, self.audio_format, endpointer)
         self.reorder: Reorder[NumberedUtterance] = Reorder(reorder_ms, span, next_index)
+
+    @property
+    def vad(self) -> str | None:
+        """What finds the ends of utterances, if not the client."""
+        return VAD_SERVER if self._detector is not None else None
 
     @property
     def next_index(self) -> int:
@@ -65,7 +84,12 @@ class SessionInput:
         self.client_lag_ms = messages.lag_ms(sent_at_ms)
         length_ms = duration_ms(self.audio_format, audio, self.sample_rate, MAX_CHUNK_PACKETS)
         self.received_seq = seq
-        return self.segmenter.chunk(audio, length_ms, is_final, now, seq)
+        if self._detector is None:
+            return self.segmenter.chunk(audio, length_ms, is_final, now, seq)
+        before, self._resumed_in = self._resumed_in, AudioMark()
+        skipped = before.split_bytes if seq == before.split_seq else 0
+        audio = audio[skipped:]
+        return self.segmenter.chunk(audio, length_ms, is_final, now, seq, self._detector.hear(audio), skipped)
 
     def utterance(
         self, message: Utterance, reply_to: Socket | None, now: float, expected: int
@@ -79,10 +103,10 @@ class SessionInput:
             raise ProtocolError(ErrorCode.INVALID_MESSAGE, f"utterance_index {message.utterance_index} {why}.")
         return ready
 
-    def cut(self, seq: int | None) -> None:
-        """The audio up to this chunk is in a cut that gets a job now, or was withheld."""
-        if seq is not None:
-            self.cut_seq = seq
+    def settle(self, settled: AudioMark) -> None:
+        """The audio up to here is in a cut that gets a job now, or was withheld or dropped."""
+        seq = self.settled.seq if settled.seq is None else settled.seq
+        self.settled = settled._replace(seq=seq)
 
     # -- job requests ----------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from dragoman.services.speech.previews import Previews
 from dragoman.services.speech.remote_listener import RemoteListener, SessionResults
 from dragoman.services.speech.room_speech import RoomSpeech
 from dragoman.services.speech.session import Session, SessionSettings, SessionState
+from dragoman.services.speech.session_input import finds_speech
 from dragoman.services.speech.turn_queue import SessionTurns
 from dragoman.store.errors import StoreError
 from dragoman.store.interface import in_slices
@@ -183,7 +184,7 @@ class Sessions:
             self._metrics,
             self.settings,
             SessionTurns(grant.session, self._turns, self._tasks),
-            self._previews if init.previews else None,
+            self._previews if init.previews or finds_speech(init) else None,
             holder=grant.holder,
             count_job=partial(self.count_work, grant.holder, UTTERANCE),
             guard=self._guard,
@@ -214,7 +215,12 @@ class Sessions:
     def ack(self, session: Session) -> SessionInitAck:
         source, binary = session.input, self.settings.binary_frames
         return messages.opened(
-            session.id, session.trace_id, source.audio_format, source.sample_rate, binary_frames=binary
+            session.id,
+            session.trace_id,
+            source.audio_format,
+            source.sample_rate,
+            binary_frames=binary,
+            vad=source.vad,
         )
 
     def attach(self, session: Session, socket: Socket) -> None:

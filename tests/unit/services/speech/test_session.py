@@ -17,8 +17,17 @@ from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.remote_listener import RemoteJob
-from dragoman.services.speech.session import LATE_S, PAUSE_MARGIN_MS, PAUSE_MS, Session, SessionSettings
+from dragoman.services.speech.session import (
+    LATE_S,
+    PAUSE_MARGIN_MS,
+    PAUSE_MS,
+    SILENCE_NOTE_S,
+    Session,
+    SessionSettings,
+)
 from dragoman.services.speech.turn_queue import SessionTurns
+from dragoman.store.sessions import audio_of
+from support.voice import silent, vowel
 
 SPOKEN, SILENCE = opus_run([bytes(40)] * 10), opus_run([SILENCE_PACKET] * 10)
 
@@ -57,11 +66,11 @@ def said(index: int) -> Utterance:
     return message
 
 
-def session_of(client: Any, dispatcher: Any, **settings: Any) -> Session:
+def session_of(client: Any, dispatcher: Any, init: SessionInit | None = None, **settings: Any) -> Session:
     return Session(
         "s-1",
         client,
-        SessionInit("test", "web", "en", "es"),
+        init or SessionInit("test", "web", "en", "es"),
         dispatcher,
         Metrics(),
         SessionSettings(SegmenterSettings(), **settings),
@@ -134,10 +143,10 @@ async def test_quiet_final_makes_no_job_and_counts_as_received() -> None:
     session = session_of(client, dispatcher)
     session.chunk(SILENCE, True, 4)
     assert (dispatcher.orders, client.heard) == ([], [])
-    assert (session.input.cut_seq, session.input.received_seq, session.state()["next_index"]) == (4, 4, 0)
+    assert (session.input.settled.seq, session.input.received_seq, session.state()["next_index"]) == (4, 4, 0)
     session.chunk(SPOKEN, True, 5)
     (order,) = dispatcher.orders
-    assert (order.index, session.input.cut_seq) == (0, 5)
+    assert (order.index, session.input.settled.seq) == (0, 5)
     session.stop()
 
 
@@ -184,4 +193,61 @@ async def test_session_with_too_many_open_jobs_is_paused_and_then_an_utterance_f
     session.job_ended(dispatcher.orders[0], End(Outcome.FAILED, "PROCESSING_ERROR", "x"))
     session.utterance(said(3), client)
     assert [order.index for order in dispatcher.orders] == [0, 1, 3]
+    session.stop()
+
+
+# -- voice detection
+
+
+def hearing_session(dispatcher: Any, *, audio_format: str = "pcm16", **settings: Any) -> Session:
+    init = SessionInit("test", "web", "en", "es", audio_format=audio_format, vad="server")
+    return session_of(Client(), dispatcher, init=init, **settings)
+
+
+async def test_speech_in_a_stream_becomes_a_job_when_it_has_ended() -> None:
+    dispatcher: Any = Dispatcher()
+    session = hearing_session(dispatcher)
+    for seq, audio in enumerate([silent(900), vowel(700), silent(300), silent(300)]):
+        session.chunk(audio, False, seq)
+        assert len(dispatcher.orders) == (seq == 3)
+    (order,) = dispatcher.orders
+    assert 1300 <= order.audio_ms <= 1550
+    assert (order.assignment.is_timeout_triggered, order.ends_turn) == (True, True)
+    session.stop()
+
+
+async def test_stored_state_says_which_part_of_a_chunk_is_settled() -> None:
+    dispatcher: Any = Dispatcher()
+    session = hearing_session(dispatcher)
+    session.chunk(silent(300) + vowel(700) + silent(2000), False, 1)
+    session.chunk(silent(100), False, 2)
+    state = session.state()
+    seq, split_seq, split_bytes = audio_of({name: str(text) for name, text in state.items()})
+    assert (seq, split_seq, state["next_index"]) == (None, 1, 1)
+    assert 32 * 2800 <= split_bytes <= 32 * 2950
+    session.stop()
+
+
+async def test_silence_is_noted_once_in_a_while_in_a_session_that_can_resume() -> None:
+    dispatcher: Any = Dispatcher()
+    session = hearing_session(dispatcher)
+    outbox = Mock()
+    session.output.use_outbox(outbox)
+    for seq in range(20):
+        session.chunk(silent(500), False, seq)
+    assert outbox.note.call_count == 0
+    session._noted_at -= SILENCE_NOTE_S
+    for seq in range(20, 40):
+        session.chunk(silent(500), False, seq)
+    [call] = outbox.note.call_args_list
+    assert call.args[0]["audio_seq"] == 19
+    session.stop()
+
+
+async def test_opus_stays_opaque_whatever_the_client_asks_for() -> None:
+    dispatcher: Any = Dispatcher()
+    session = hearing_session(dispatcher, audio_format="opus")
+    assert session.input.vad is None
+    session.chunk(SILENCE * 4, True, 0)
+    assert len(dispatcher.orders) == 1
     session.stop()
