@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import cycle
 from math import pi, sin, sqrt
 from random import Random
 
@@ -94,7 +95,7 @@ def conversation(rate: int, voices: Sequence[str], pauses_ms: Sequence[int] = PA
     recorded = Recorded(rate)
     recorded.quiet(1000)
     texts = [(text, voice) for number in range(4) for voice in voices for text in (SENTENCES[voice][number],)]
-    for (text, voice), pause_ms in zip(texts, pauses_ms * (len(texts) // len(pauses_ms) + 1), strict=False):
+    for (text, voice), pause_ms in zip(texts, cycle(pauses_ms), strict=False):
         recorded.say(text, voice)
         recorded.quiet(pause_ms)
     recorded.quiet(1000)

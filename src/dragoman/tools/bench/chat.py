@@ -288,8 +288,8 @@ def quantities(found: Mapping[str, Any]) -> Quantities:
         raise CannotRun(f"No message got as far as {missing[0].rpartition('_p')[0]}.")
     sent = found["sent"]
     counts = ("cpu_ms_per_1000", "redis_cpu_ms_per_1000", "backlog_max", "backlog_end", "duplicates", "inversions")
-    counts += ("aof_bytes_per_message", "redis_commands_per_message", "socket_writes_per_message")
-    for name in (*counts, "reorderByServerMsgId", "reorderByFrom", "server_busy"):
+    costs = ("aof_bytes_per_message", "redis_commands_per_message", "socket_writes_per_message")
+    for name in (*counts, *costs, "reorderByServerMsgId", "reorderByFrom", "server_busy"):
         figures[name] = float(found[name])
     figures["reorders"] = max(figures["reorderByServerMsgId"], figures["reorderByFrom"])
     figures["saved_share"] = found["saved_count"] / sent
