@@ -36,7 +36,9 @@ async def run(url: str, rounds: int = 4, seconds: float = 8.0, old: int = OLD) -
             found = {}
             for deleting in (False, True) if number % 2 == 0 else (True, False):
                 found[deleting], deleted = await _saves(archive, seconds, number * 2 + deleting, deleting=deleting)
-                times = ", ".join(f"{share} {value / 1000:.1f} ms" for share, value in found[deleting].items())
+                times = ", ".join(
+                    f"{share.removesuffix('_us')} {value / 1000:.1f} ms" for share, value in found[deleting].items()
+                )
                 output.line(
                     f"{number} {'deleting' if deleting else 'alone   '} {times}; {deleted / seconds:.0f} deleted/s"
                 )
