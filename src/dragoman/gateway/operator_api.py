@@ -52,6 +52,7 @@ ACTIONS: Final = {
     ("POST", "/api/v1/chat/users"): "chat.user.add",
     ("DELETE", "/api/v1/chat/users/{name}"): "chat.user.remove",
     ("POST", "/api/v1/chat/users/{name}/password"): "chat.user.passwd",
+    ("POST", "/api/v1/chat/users/{id}/erase"): "chat.user.erase",
     ("POST", "/api/v1/chat/invites"): "chat.invite",
     ("POST", "/api/v1/rooms"): "room.open",
     ("DELETE", "/api/v1/rooms/{room}"): "room.close",
