@@ -338,6 +338,23 @@ async def test_longest_present_member_becomes_host_when_the_host_leaves(harness:
         )
 
 
+async def test_listener_only_reads_and_does_not_become_host(harness: Harness) -> None:
+    (en,) = languages(1)
+    async with room(harness) as (scenario, met):
+        host = await met.join(en, A)
+        reader = await scenario.talker(B, src_lang=en)
+        await reader.say("room_join", room_id=met.id, speaks=en, listener=True)
+        joined = await reader.until(lambda m: m["type"] == "room_joined", TIMEOUT_S)
+        assert joined["role"] == "listener"
+        await reader.say("room_text", text="from a listener", client_msg_id="m1", request_id="r1")
+        refused = await reader.until(lambda m: m["type"] == "room_error", TIMEOUT_S)
+        assert refused["code"] == "NOT_ALLOWED"
+        await host.room.leave()
+        late = await met.join(en, A)
+        assert late.room.role == "host"
+        assert {one.role for one in await met.store.members(met.id)} == {"host", "listener"}
+
+
 async def test_same_sentence_sent_twice_is_one_caption(harness: Harness) -> None:
     en, es = languages(2)
     async with room(harness) as (scenario, met):
