@@ -295,6 +295,26 @@ def load(
     _run(ctx, bench_load, chosen, json)
 
 
+@app.command()
+def engines(
+    ctx: typer.Context,
+    languages: Annotated[str, typer.Option(metavar="LIST", help="Languages, comma separated.")] = "en,es",
+    models: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", envvar="DRAGOMAN_MODELS", help="Folder of the models.")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Accuracy, latency and memory of the engines whose models are there; see 'dragoman models'."""
+    from dragoman.domain.sample_sentences import SENTENCES
+    from dragoman.engines.models import models_dir
+    from dragoman.tools.bench import engines as bench_engines
+
+    chosen = tuple(code.strip() for code in languages.split(","))
+    if unknown := [code for code in chosen if code not in SENTENCES]:
+        raise Failure(f"There are no sample sentences in {', '.join(unknown)}, only in {', '.join(SENTENCES)}.", USAGE)
+    _run(ctx, bench_engines, bench_engines.Settings(chosen, models_dir(models)), json)
+
+
 def _parts(only: str) -> "tuple[Part, ...]":
     """In the order of execution: some parts use the results of others."""
     from dragoman.tools.bench.mixed_load import PARTS
