@@ -1,7 +1,7 @@
 """Chat from accept to saved as a model small enough to look at every order in which things can happen.
 
-    sender ─▶ claim + append ─▶ accepted ─deliver stage─▶ to_save ─save stage─▶ rows
-                                                               └─▶ dead
+    sender ─▶ claim + append ─▶ accepted ─save stage─▶ rows
+                                        └─▶ dead
 
 One shard, one sender, two instances. A step here is one script of Redis, one transaction of SQL or one word to the
 sender: what happens as a whole or not at all. Between any two of them an instance may crash, its lease may lapse
@@ -71,19 +71,8 @@ class Worker(NamedTuple):
     """What an instance believes, and has in its hands. Lost in a crash."""
 
     fence: int = 0  # of the lease it believes in; 0: none
-    deliver_new: bool = False  # whether it is through with what others left pending, and reads new ones
-    save_new: bool = False
-    moving: tuple[Message, ...] = ()
+    read_to: int = 0  # the id of the last message it has read
     todo: tuple[Todo, ...] = ()
-
-
-class Stream(NamedTuple):
-    messages: tuple[Message, ...] = ()
-    given: int = 0  # how many of the first were given out and are not acknowledged
-
-    def without(self, gone: tuple[Message, ...]) -> "Stream":
-        kept = tuple(one for one in self.messages if one not in gone)
-        return Stream(kept, self.given - sum(one in gone for one in self.messages[: self.given]))
 
 
 class Answer(NamedTuple):
@@ -111,8 +100,7 @@ class State(NamedTuple):
     left: Left
     # Redis
     claims: tuple[Claim, ...] = ()
-    accepted: Stream = Stream()
-    to_save: Stream = Stream()
+    accepted: tuple[Message, ...] = ()
     dead: tuple[Message, ...] = ()
     lease: tuple[int, int] | None = None  # instance, fence
     fence: int = 0
@@ -237,60 +225,36 @@ class Chat:
 
     def _may_take(self, state: State, number: int) -> bool:
         """Both are alike: the first of all leases is taken by the first."""
-        something = state.accepted.messages or state.to_save.messages
-        return bool(state.lease is None and something and (state.fence or number == 0))
+        return bool(state.lease is None and state.accepted and (state.fence or number == 0))
 
     def _worker(self, state: State, number: int) -> Iterator[Step[State]]:
         worker, name = state.workers[number], NAMES[number]
         if state.left.crashes:
             after = _with_worker(state._replace(left=state.left.less("crashes")), number, Worker())
             yield Step((name, "dies"), after, fair=False)
-        if worker.moving:
-            yield Step((name, "hands on", worker.moving), self._move(state, number))
-        elif state.accepted.messages and (after_read := self._read(state, number, "accepted")) is not None:
-            yield Step((name, "reads what was accepted"), after_read)
         if worker.todo:
             yield from self._save(state, number)
-        elif state.to_save.messages and (after_read := self._read(state, number, "to_save")) is not None:
-            yield Step((name, "reads what is to be saved"), after_read)
+        elif (after_read := self._read(state, number)) is not None:
+            yield Step((name, "reads what was accepted"), after_read)
 
     def _fenced(self, state: State, number: int, script: str) -> bool:
         return state.lease != (number, state.workers[number].fence) and self.bug != f"{script} that is not fenced"
 
-    def _read(self, state: State, number: int, name: str) -> State | None:
-        """read_entries.lua, as often as the loop calls it until something comes; None: nothing to be had."""
+    def _read(self, state: State, number: int) -> State | None:
+        """By position, and without comparing the lease: reading takes nothing. None: nothing to be had."""
         worker = state.workers[number]
-        if self._fenced(state, number, "a read"):
-            return _lost(state, number)
-        stream: Stream = getattr(state, name)
-        is_new = worker.deliver_new if name == "accepted" else worker.save_new
-        batch = () if is_new or self.bug == PENDING_FORGOTTEN else stream.messages[: stream.given]
+        batch = tuple(message for message in state.accepted if message.id > worker.read_to)
+        if self.bug == PENDING_FORGOTTEN and not worker.read_to and state.rows:
+            batch = tuple(message for message in batch if message.id > max(row.id for row in state.rows))
         if not batch:
-            is_new, batch = True, stream.messages[stream.given :]
-            if not batch:
-                return None
-            stream = Stream(stream.messages, len(stream.messages))
-        if name == "accepted":
-            hands = worker._replace(deliver_new=is_new, moving=batch)
-            return _with_worker(state._replace(accepted=stream), number, hands)
-        hands = worker._replace(save_new=is_new, todo=self._begin(batch))
-        return _with_worker(state._replace(to_save=stream), number, hands)
+            return None
+        return _with_worker(state, number, worker._replace(read_to=batch[-1].id, todo=self._begin(batch)))
 
     def _begin(self, batch: tuple[Message, ...]) -> tuple[Todo, ...]:
         own = tuple(message.id for message in batch)
         early = {SAVED_EARLY: "tell", ACKED_EARLY: "done"}.get(self.bug)
         commit = Todo("commit", batch)
         return (Todo(early, batch, own, (0,) * len(own)), commit) if early else (commit,)
-
-    def _move(self, state: State, number: int) -> State:
-        """move_to_save.lua"""
-        worker = state.workers[number]
-        if self._fenced(state, number, "a move"):
-            return _lost(state, number)
-        there = tuple(one for one in worker.moving if one in state.accepted.messages)
-        to_save = Stream(state.to_save.messages + there, state.to_save.given)
-        state = state._replace(accepted=state.accepted.without(there), to_save=to_save)
-        return _with_worker(state, number, worker._replace(moving=()))
 
     # -- the save stage --------------------------------------------------------------------------
 
@@ -360,12 +324,12 @@ class Chat:
         for message, row, heard in zip(todo.messages, todo.rows, todo.heard, strict=True):
             claim = _claim_of(state, message.key)
             own = claim is not None and claim.id == message.id and not claim.saved
-            if message not in state.to_save.messages:
+            if message not in state.accepted:
                 continue
             if claim is not None and own and claim.again > heard and self.bug != NOT_TOLD_AGAIN:
                 asked.append((message, row, claim.again))
                 continue
-            state = state._replace(to_save=state.to_save.without((message,)))
+            state = state._replace(accepted=_without_message(state, message))
             if claim is not None and own:
                 body = claim.body if row == message.id else ""
                 state = _with_claim(state, claim._replace(id=row, saved=True, body=body))
@@ -381,11 +345,11 @@ class Chat:
         (message,), (heard,) = todo.messages, todo.heard
         claim = _claim_of(state, message.key)
         own = claim is not None and claim.id == message.id
-        if message in state.to_save.messages:
+        if message in state.accepted:
             if claim is not None and own and claim.again > heard and self.bug != NOT_TOLD_OF_BURIAL:
                 rest = (Todo("fail", (message,)), Todo("bury", (message,), (), (claim.again,)), *rest)
             else:
-                state = state._replace(to_save=state.to_save.without((message,)), dead=(*state.dead, message))
+                state = state._replace(accepted=_without_message(state, message), dead=(*state.dead, message))
                 if own and self.bug != CLAIM_KEPT:
                     state = _without_claim(state, message.key)
         return _with_worker(state, number, state.workers[number]._replace(todo=rest))
@@ -401,13 +365,12 @@ NOT_TOLD_AGAIN = "who asks between saved and done is not told again"
 NOT_TOLD_OF_BURIAL = "who asks between failed and buried is not told again"
 BURIED_FIRST = "buried before its sender is told"
 CLAIM_KEPT = "a claim kept at the dead letter"
-UNFENCED_READ = "a read that is not fenced"
 BUGS = (
     CLAIM_FIRST, DUPLICATE_SAVED, NO_SQL_FENCE, SAVED_EARLY, ACKED_EARLY, PENDING_FORGOTTEN, NOT_TOLD_AGAIN,
-    NOT_TOLD_OF_BURIAL, BURIED_FIRST, CLAIM_KEPT, UNFENCED_READ,
+    NOT_TOLD_OF_BURIAL, BURIED_FIRST, CLAIM_KEPT,
 )  # fmt: skip
 # What these do, they do again or not at all: that they compare the lease is for the counts and for those who wait.
-HARMLESS = ("a move that is not fenced", "a done that is not fenced", "a burial that is not fenced")
+HARMLESS = ("a done that is not fenced", "a burial that is not fenced")
 
 
 # -- what must be so -----------------------------------------------------------------------------
@@ -417,10 +380,8 @@ def broken(state: State) -> str:
     """The ledger: what was told against what is there."""
     rows = {row.id: row.key for row in state.rows}
     for message in state.made:
-        if (
-            message not in state.accepted.messages
-            and message not in state.to_save.messages
-            and (message not in state.dead and not any(_same(row, message) for row in state.rows))
+        if message not in state.accepted and (
+            message not in state.dead and not any(_same(row, message) for row in state.rows)
         ):
             return f"{message} was accepted and is nowhere"
     for message in state.told_accepted:
@@ -452,12 +413,7 @@ def _broken_rows(rows: tuple[Row, ...]) -> str:
 def settled(state: State) -> bool:
     """Nothing is under way, and the sender knows what became of all it sent on this connection."""
     return not (
-        state.accepted.messages
-        or state.to_save.messages
-        or state.waiting
-        or state.answer
-        or state.halfway
-        or any(worker.moving or worker.todo for worker in state.workers)
+        state.accepted or state.waiting or state.answer or state.halfway or any(worker.todo for worker in state.workers)
     )
 
 
@@ -511,9 +467,12 @@ def _lost(state: State, number: int) -> State:
 
 
 def _append(state: State, message: Message) -> State:
-    accepted = Stream((*state.accepted.messages, message), state.accepted.given)
-    state = state._replace(accepted=accepted, made=(*state.made, message), halfway=None)
+    state = state._replace(accepted=(*state.accepted, message), made=(*state.made, message), halfway=None)
     return _with_answer(state, "accepted", message)
+
+
+def _without_message(state: State, message: Message) -> tuple[Message, ...]:
+    return tuple(one for one in state.accepted if one != message)
 
 
 def _with_answer(state: State, word: str, message: Message) -> State:

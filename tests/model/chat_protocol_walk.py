@@ -1,6 +1,6 @@
 """Walks a way through the model of chat with the real parts: the stages, the scripts of Redis, a database.
 
-Each instance of the model is a deliver stage and a save stage of ours, as tasks. Whatever they do to the world is
+Each instance of the model is a save stage of ours, as a task. Whatever they do to the world is
 a call on one of three parts, and each call waits at a gate until the model says that this instance takes this step.
 So the stages can be stopped, overtaken and killed between any two calls, and a stage that wants to do something else
 than the model says stands at the wrong gate. After each step Redis and SQL hold what the model holds.
@@ -15,8 +15,8 @@ from typing import Any, TypeVar, cast
 
 from dragoman.archive import Archive, BadRow, NewMessage, SaveOutcome
 from dragoman.domain.chat.switches import Switches
-from dragoman.services.chat.deliver_stage import DeliverStage
 from dragoman.services.chat.delivery import Delivery, SenderNotice
+from dragoman.services.chat.early_push import PushedMessages
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.one_phase import Refusals
 from dragoman.services.chat.receipts import Receipts
@@ -33,9 +33,7 @@ T = TypeVar("T")
 TTL_MS = 600_000
 KEYS = ("a", "b")
 GATES = {
-    "reads what was accepted": "next_accepted",
-    "hands on": "moved",
-    "reads what is to be saved": "next_to_save",
+    "reads what was accepted": "next_entries",
     "writes": "save",
     "is fenced by SQL, with": "save",
     "is refused by the database, with": "refuse",
@@ -44,7 +42,6 @@ GATES = {
     "is done with": "saved",
     "buries": "move_to_dead",
 }
-DELIVER = ("next_accepted", "moved")
 
 
 @dataclass
@@ -82,26 +79,23 @@ class Gate:
 class GatedShards(Shards):
     """The shards themselves, with a gate before each step of a stage."""
 
-    deliver: Gate
     save: Gate
 
     @classmethod
-    def of_instance(cls, shards: Shards, deliver: Gate, save: Gate) -> "GatedShards":
+    def of_instance(cls, shards: Shards, save: Gate) -> "GatedShards":
         made = cls(shards.redis, shards.keys, shards.names, shards.count, shards.claim_ttl_ms)
-        made.deliver, made.save = deliver, save
+        made.save = save
         return made
 
     def reader(self, shard: int) -> Dedicated:
         return Impatient(self.redis, "", "reader")
 
-    async def next_accepted(self, *args: Any) -> Any:
-        return await self.deliver.through("next_accepted", lambda: Shards.next_accepted(self, *args))
+    async def next_entries(self, reader: Any, stream: str, *args: Any) -> Any:
+        def read() -> Awaitable[Any]:
+            return Shards.next_entries(self, reader, stream, *args)
 
-    async def move_to_save(self, *args: Any) -> Any:
-        return await self.deliver.through("moved", lambda: Shards.move_to_save(self, *args))
-
-    async def next_to_save(self, *args: Any) -> Any:
-        return await self.save.through("next_to_save", lambda: Shards.next_to_save(self, *args))
+        # What an earlier release left is not part of the model.
+        return await (self.save.through("next_entries", read) if stream == self.accepted(0) else read())
 
     async def finish_saved(self, *args: Any) -> Any:
         return await self.save.through("saved", lambda: Shards.finish_saved(self, *args))
@@ -114,7 +108,7 @@ class Impatient(Dedicated):
     """Waits for nothing: the model says when something is read."""
 
     async def call(self, *command: Any, patience_s: float) -> Any:
-        return None
+        return await self._redis.call_at(command[-2], *command[:3], *command[-3:])
 
 
 class GatedArchive:
@@ -146,8 +140,13 @@ class GatedDelivery:
     async def push(self, pushes: object, owners: object) -> set[int]:
         return set()
 
-    def is_unlocated(self, user: int) -> bool:
+    def is_resend_due(self, users: object) -> bool:
         return False
+
+
+class NothingPushed:
+    def take(self, id: int) -> str:
+        return ""
 
 
 class FixedSwitches:
@@ -155,22 +154,18 @@ class FixedSwitches:
 
 
 class Instance:
-    """Both stages of an instance that holds the shard, or believes so."""
+    """The save stage of an instance that holds the shard, or believes so."""
 
     def __init__(self, name: str, fence: int, shards: Shards, archive: Archive, told: list[tuple[str, str]]) -> None:
-        self.deliver_gate, self.save_gate = Gate(), Gate()
-        gated = GatedShards.of_instance(shards, self.deliver_gate, self.save_gate)
-        delivery = cast(Delivery, GatedDelivery(self.save_gate, told))
+        self.gate = Gate()
+        gated = GatedShards.of_instance(shards, self.gate)
+        delivery = cast(Delivery, GatedDelivery(self.gate, told))
         switches, metrics = cast(FeatureSwitches, FixedSwitches()), Metrics()
         # A lease that lapses unnoticed is the point: no clock of its own tells it.
-        self.lease = ShardLease(0, name, fence, inf)
-        own = cast(Archive, GatedArchive(archive, self.save_gate))
-        save = SaveStage(gated, own, delivery, cast(Receipts, None), switches, metrics, Refusals(metrics), 1)
-        deliver = DeliverStage(gated, delivery, switches, metrics)
-        self.tasks = [
-            asyncio.ensure_future(self._ending(deliver.run(self.lease), self.deliver_gate)),
-            asyncio.ensure_future(self._ending(save.run(self.lease), self.save_gate)),
-        ]
+        self.lease = ShardLease(0, name, fence, inf, shards.to_save(0))
+        own, pushed = cast(Archive, GatedArchive(archive, self.gate)), cast(PushedMessages, NothingPushed())
+        save = SaveStage(gated, own, delivery, cast(Receipts, None), switches, metrics, Refusals(metrics), 1, pushed)
+        self.task = asyncio.ensure_future(self._ending(save.run(self.lease), self.gate))
         self.lost = False
 
     async def _ending(self, stage: Awaitable[None], gate: Gate) -> None:
@@ -183,15 +178,13 @@ class Instance:
 
     async def step(self, name: str) -> None:
         """One step of the model. A read is repeated until it gives something: first it looks what others left."""
-        gate = self.deliver_gate if name in DELIVER else self.save_gate
-        await gate.open(name)
-        while name.startswith("next") and not self.lost and not gate.found:
-            await gate.open(name)
+        await self.gate.open(name)
+        while name.startswith("next") and not self.lost and not self.gate.found:
+            await self.gate.open(name)
 
     async def end(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
 
 
 class Walk:
@@ -252,7 +245,7 @@ class Walk:
         for instance in self.instances.values():
             await instance.end()
         shards, keys, tag = self.shards, self.shards.keys, self._tag
-        streams = (shards.accepted(0), shards.to_save(0), shards.dead(0))
+        streams = (shards.accepted(0), shards.dead(0))
         claims = [keys.claim(tag, SENDER, key) for key in KEYS]
         await self._call("DEL", *streams, *claims, keys.shard(tag), keys.unsaved(tag), keys.lease(tag))
 
@@ -261,10 +254,7 @@ class Walk:
     async def seen(self) -> dict[str, object]:
         """What is out there, said as `expected` says it."""
         shards = self.shards
-        streams = {
-            "accepted": await self._stream(shards.accepted(0), shards.names.deliver_group),
-            "to save": await self._stream(shards.to_save(0), shards.names.save_group),
-        }
+        accepted = [ChatEntry.parse(*row) for row in await self._call("XRANGE", shards.accepted(0), "-", "+")]
         dead = [ChatEntry.parse(*row) for row in await self._call("XRANGE", shards.dead(0), "-", "+")]
         claims = {}
         for key in KEYS:
@@ -273,7 +263,8 @@ class Walk:
                 claims[key] = (claim["id"], claim["to"], body, "saved" in claim, int(claim.get("repeats", 0)))
         tally = await shards.status(0)
         rows = sorted((await self.archive.messages(range(1, 20))).values(), key=lambda row: row.seq)
-        return streams | {
+        return {
+            "accepted": [entry.id for entry in accepted if isinstance(entry, ChatEntry)],
             "dead": [entry.id for entry in dead if isinstance(entry, ChatEntry)],
             "claims": claims,
             "lease": tally.holder,
@@ -282,11 +273,6 @@ class Walk:
             "fence": await self.archive.fence(0),
         }
 
-    async def _stream(self, stream: str, group: str) -> tuple[list[int], int]:
-        entries = [ChatEntry.parse(*row) for row in await self._call("XRANGE", stream, "-", "+")]
-        pending = await self._call("XPENDING", stream, group, "-", "+", 100)
-        return [entry.id for entry in entries if isinstance(entry, ChatEntry)], len(pending)
-
 
 def _heard(notice: SenderNotice) -> tuple[str, str]:
     frame = json.loads(notice.frame)
@@ -294,10 +280,9 @@ def _heard(notice: SenderNotice) -> tuple[str, str]:
 
 
 def expected(state: State) -> dict[str, object]:
-    under_way = len(state.accepted.messages) + len(state.to_save.messages)
+    under_way = len(state.accepted)
     return {
-        "accepted": ([one.id for one in state.accepted.messages], state.accepted.given),
-        "to save": ([one.id for one in state.to_save.messages], state.to_save.given),
+        "accepted": [one.id for one in state.accepted],
         "dead": [one.id for one in state.dead if one.id in state.bad],  # of the others their senders are at fault
         "claims": {one.key: (str(one.id), str(one.to), one.body, one.saved, one.again) for one in state.claims},
         "lease": f"i{state.lease[0]}|{state.lease[1]}" if state.lease else "",

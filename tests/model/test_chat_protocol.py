@@ -33,7 +33,6 @@ from model.chat_protocol import (
     NOT_TOLD_OF_BURIAL,
     PENDING_FORGOTTEN,
     SAVED_EARLY,
-    UNFENCED_READ,
     Bound,
     Chat,
     State,
@@ -83,7 +82,6 @@ FOUND = {
     SAVED_EARLY: (CRASH_AND_LAPSE, "which is no row"),
     ACKED_EARLY: (CRASH_AND_LAPSE, "is nowhere"),
     PENDING_FORGOTTEN: (CRASH_AND_LAPSE, "waits here for ever"),
-    UNFENCED_READ: (DEAD_LETTERS, "was saved after the later"),
     NOT_TOLD_AGAIN: (COMES_AND_GOES, "waits here for ever"),
     NOT_TOLD_OF_BURIAL: (DEAD_LETTERS, "waits here for ever"),
     BURIED_FIRST: (DEAD_LETTERS, "its sender does not know"),
@@ -133,7 +131,6 @@ def telling(ways: Iterable[list[Step[State]]]) -> Iterator[list[Step[State]]]:
 async def walk(redis: Redis, keys: Keys, database: Path, way: list[Step[State]]) -> None:
     streams = f"{keys.im}:stream:single_chat"
     shards = Shards(redis, keys, StreamNames(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save"), 1, TTL_MS)
-    await shards.ensure_groups(0)
     archive = SqliteArchive(database)
     world, taken = Walk(shards, archive), list[str]()
     try:

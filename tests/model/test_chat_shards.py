@@ -1,4 +1,4 @@
-"""The scripts of a chat shard against a few lists: what was accepted, what waits to be saved, what is dead.
+"""The scripts of a chat shard against a few lists: what was accepted, what is dead.
 
 Instances take, lose and retake the lease in every order, and each goes on acting on what it last believed. Time passes
 by hand: a lease or a claim that lapses is a key that is removed.
@@ -48,8 +48,6 @@ class Item:
     body: str
     to: int = 9
     entry: str = ""  # in the stream it is in; learned from Redis
-    given: bool = False
-    pushed_to: str = ""
 
     @property
     def key(self) -> tuple[int, str]:
@@ -77,17 +75,17 @@ class Row:
     body: str
 
 
-class Impatient(Dedicated):
-    """Waits for nothing: waiting takes nothing from a stream, so a model has no use for it."""
+class Direct(Dedicated):
+    """Reads without waiting, on the connection of the model."""
 
     async def call(self, *command: Any, patience_s: float) -> Any:
-        return None
+        return await self._redis.call_at(command[-2], *command)
 
 
 class Shard(RuleBasedStateMachine):
     def __init__(self, bench: Bench) -> None:
         super().__init__()
-        self.bench, self.reader = bench, Impatient(bench.redis, "", "reader")
+        self.bench, self.reader = bench, Direct(bench.redis, "", "reader")
         self.keys = Keys(f"{bench.keys.prefix}:{bench.fresh_name()}")
         streams = f"{self.keys.im}:stream:single_chat"
         names = StreamNames(f"{streams}:accepted", f"{streams}:to_save", "deliver", "save")
@@ -98,11 +96,8 @@ class Shard(RuleBasedStateMachine):
         self.claims: dict[tuple[int, str], Claim] = {}
         self.rows: dict[tuple[int, str], Row] = {}
         self.accepted: list[Item] = []
-        self.to_save: list[Item] = []
         self.dead: list[Item] = []  # those that are kept
-        # Done with, in either stream, with the entry it was there: named again by those who come late.
-        self.over_accepted: list[tuple[Item, str]] = []
-        self.over_to_save: list[tuple[Item, str]] = []
+        self.over: list[Item] = []  # done with: named again by those who come late
         self.seen: set[tuple[int, str]] = set()
         self.last_id = 0
         self.counts: Counter[str] = Counter()
@@ -113,7 +108,6 @@ class Shard(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         for instance in ("i1", "i2"):
-            self.bench.do(self.shards.ensure_groups(0))
             self.take(instance, 0, "")
 
     # -- accepting -------------------------------------------------------------------------------
@@ -243,8 +237,6 @@ class Shard(RuleBasedStateMachine):
         self.fence = max(self.fence, known) + 1
         assert fence == self.fence
         self.lease = self.believed[instance] = f"{instance}|{fence}"
-        self.read(instance, 0, 100, "0")
-        self.read(instance, 1, 100, "0")
 
     @rule(instance=INSTANCES)
     def keep(self, instance: str) -> None:
@@ -259,67 +251,29 @@ class Shard(RuleBasedStateMachine):
 
     # -- the stages ------------------------------------------------------------------------------
 
-    @rule(who=WHO, stage=st.sampled_from([0, 1]), count=COUNT, after=st.sampled_from([">", ">", "0"]))
-    def read(self, who: str, stage: int, count: int, after: str) -> None:
-        holder = self.believed[who or self.holder]
-        if stage == 0:
-            reply = self.bench.do(self.shards.next_accepted(self.reader, 0, holder, after, count, block_ms=1))
-        else:
-            reply = self.bench.do(self.shards.next_to_save(0, holder, after, count))
-        self.given(who or self.holder, (self.accepted, self.to_save)[stage], count, after, reply)
-
-    def given(self, instance: str, stream: list[Item], count: int, after: str, reply: Any) -> None:
-        if not self.holds(instance):
-            assert reply is None
-            return
-        expected = [item for item in stream if item.given == (after == "0")][:count]
-        assert [(e.entry, e.id, e.client_msg_id, e.sender, e.body, e.pushed_to) for e in reply] == [
-            (item.entry, item.id, item.client_msg_id, item.sender, item.body, item.pushed_to) for item in expected
+    @rule(place=PLACE, count=COUNT)
+    def read(self, place: int, count: int) -> None:
+        """Whoever reads takes nothing."""
+        after = self.accepted[place - 1].entry if 0 < place <= self.backlog else "0"
+        expected = self.accepted[place if after != "0" else 0 :][:count]
+        reply = self.bench.do(self.shards.next_entries(self.reader, self.shards.accepted(0), after, count))
+        assert [(e.entry, e.id, e.client_msg_id, e.sender, e.body) for e in reply] == [
+            (item.entry, item.id, item.client_msg_id, item.sender, item.body) for item in expected
         ]
-        for item in expected:
-            item.given = True
 
-    @rule(who=WHO, read=st.booleans(), count=COUNT, late=st.booleans(), pushed=st.booleans())
-    def moved(self, who: str, read: bool, count: int, late: bool, pushed: bool) -> None:
-        """The first of those that were read, and perhaps one that was moved before."""
+    @rule(who=WHO, places=st.lists(PLACE, min_size=1, max_size=4), late=st.booleans(), heard=HEARD)
+    def saved(self, who: str, places: list[int], late: bool, heard: int) -> None:
+        """Some that are rows, also when the lease lapses before Redis hears of it; and perhaps one of before."""
         instance = who or self.holder
-        if read:
-            self.read("", 0, count, ">")
-        batch = [item for item in self.accepted if item.given][:count]
-        pushed_to = "i|c" if pushed else ""
-        named = [entry for _, entry in self.over_accepted[-1:] * late] + [item.entry for item in batch]
-        reply = self.bench.do(
-            self.shards.move_to_save(0, self.believed[instance], [(entry, pushed_to) for entry in named])
-        )
-        assert reply == (len(batch) if self.holds(instance) else None)
-        if reply is None:
-            return
-        entries = self.entries(self.shards.to_save(0))[len(self.to_save) :]
-        assert len(entries) == len(batch)
-        for item, entry in zip(batch, entries, strict=True):
-            self.accepted.remove(item)
-            self.over_accepted.append((item, item.entry))
-            item.entry, item.given, item.pushed_to = entry, False, pushed_to
-            self.to_save.append(item)
-
-    @rule(who=WHO, first=st.booleans(), places=st.lists(PLACE, min_size=1, max_size=4), late=st.booleans(), heard=HEARD)
-    def saved(self, who: str, first: bool, places: list[int], late: bool, heard: int) -> None:
-        """Some of those that were read: they are rows, also when the lease lapses before Redis hears of it."""
-        instance = who or self.holder
-        if first:
-            self.moved("", True, 100, False, False)
-            self.read("", 1, 100, ">")
-        given = [item for item in self.to_save if item.given]
-        batch = [item for place, item in enumerate(given) if place in places]
+        batch = [item for place, item in enumerate(self.accepted) if place in places]
         batch = [item for item in batch if self.row_of(item).to == item.to]
-        named = [(item, entry) for item, entry in self.over_to_save[-1:] * late if item.key in self.rows]
-        named += [(item, item.entry) for item in batch]
-        told = [SavedEntry(self.entry_of(item, entry), self.rows[item.key].id, heard) for item, entry in named]
-        reply = self.bench.do(self.shards.finish_saved(0, self.believed[instance], told))
+        named = [item for item in self.over[-1:] * late if item.key in self.rows] + batch
+        told = [SavedEntry(self.entry_of(item, item.entry), self.rows[item.key].id, heard) for item in named]
+        reply = self.bench.do(self.shards.finish_saved(0, self.believed[instance], self.shards.accepted(0), told))
         if not self.holds(instance):
             assert reply is None
             return
-        stay = [(item.id, asked) for item, _ in named if (asked := self.is_saved(item, heard))]
+        stay = [(item.id, asked) for item in named if (asked := self.is_saved(item, heard))]
         assert [(row.entry.id, row.repeats) for row in reply] == stay
 
     def row_of(self, item: Item) -> Row:
@@ -331,8 +285,8 @@ class Shard(RuleBasedStateMachine):
         asked = self.asked(item)
         if asked > heard:
             return asked
-        if item in self.to_save:
-            self.leave(self.to_save, item, "saved")
+        if item in self.accepted:
+            self.leave(item, "saved")
             if self.is_claimed(item):  # else it is of a later try, which will meet the row itself
                 claim, row = self.claims[item.key], self.rows[item.key]
                 claim.digest = claim.digest if row.id == item.id else ""
@@ -350,19 +304,18 @@ class Shard(RuleBasedStateMachine):
     @rule(who=WHO, place=PLACE, late=st.booleans(), heard=HEARD, keep=st.sampled_from([True, True, False]))
     def bury(self, who: str, place: int, late: bool, heard: int, keep: bool = True) -> None:
         instance = who or self.holder
-        item = [*self.accepted, *self.to_save][place % self.backlog]
-        stream = self.accepted if item in self.accepted else self.to_save
+        item = self.accepted[place % self.backlog]
         for _ in range(1 + late):
-            what, stage = self.entry_of(item, item.entry), stream is self.accepted
+            what, stream = self.entry_of(item, item.entry), self.shards.accepted(0)
             call = self.shards.move_to_dead(
-                0, self.believed[instance], what, "why", 5, notified=heard, from_accepted=stage, keep=keep
+                0, self.believed[instance], stream, what, "why", 5, notified=heard, keep=keep
             )
             claim = self.claims.get(item.key)
-            asked = claim.again if claim is not None and claim.id == item.id and item in stream else 0
+            asked = claim.again if claim is not None and claim.id == item.id and item in self.accepted else 0
             stays = asked if asked > heard else 0
             assert self.bench.do(call) == (stays if self.holds(instance) else None)
-            if self.holds(instance) and not stays and item in stream:
-                self.leave(stream, item, "dead")
+            if self.holds(instance) and not stays and item in self.accepted:
+                self.leave(item, "dead")
                 if keep:
                     self.dead.append(item)
                     self.counts["dropped"] += len(self.dead[:-LETTERS])
@@ -377,14 +330,13 @@ class Shard(RuleBasedStateMachine):
         item = self.under_way[place % self.backlog]
         self.accept(*item.key, item.body, 1)
         if bad:
-            self.bury("", [*self.accepted, *self.to_save].index(item), False, heard)
+            self.bury("", self.accepted.index(item), False, heard)
         else:
-            self.saved("", True, list(range(SHARE)), False, heard)
+            self.saved("", list(range(SHARE)), False, heard)
 
-    def leave(self, stream: list[Item], item: Item, why: str) -> None:
-        stream.remove(item)
-        over = self.over_accepted if stream is self.accepted else self.over_to_save
-        over.append((item, item.entry))
+    def leave(self, item: Item, why: str) -> None:
+        self.accepted.remove(item)
+        self.over.append(item)
         self.counts[why] += 1
 
     # -- what must be so -------------------------------------------------------------------------
@@ -393,23 +345,15 @@ class Shard(RuleBasedStateMachine):
     def redis_holds_what_the_model_holds(self) -> None:
         """All of it looked at in one round trip."""
         shards, call = self.shards, self.bench.redis.call
-        accepted, to_save, dead, accepted_pending, to_save_pending, unsaved, last_id, tally = self.bench.do(
+        accepted, dead, unsaved, last_id, tally = self.bench.do(
             _together(
-                *(
-                    call("XRANGE", stream, "-", "+")
-                    for stream in (shards.accepted(0), shards.to_save(0), shards.dead(0))
-                ),
-                call("XPENDING", shards.accepted(0), "deliver", "-", "+", 100),
-                call("XPENDING", shards.to_save(0), "save", "-", "+", 100),
+                *(call("XRANGE", stream, "-", "+") for stream in (shards.accepted(0), shards.dead(0))),
                 call("HGETALL", self.keys.unsaved(self.tag)),
                 call("HGET", self.keys.shard(self.tag), "last_id"),
                 shards.status(0),
             )
         )
         assert _ids(accepted) == [item.entry for item in self.accepted]
-        assert _ids(to_save) == [item.entry for item in self.to_save]
-        assert _ids(accepted_pending) == [item.entry for item in self.accepted if item.given]
-        assert _ids(to_save_pending) == [item.entry for item in self.to_save if item.given]
         letters = [_texts(fields) for _, fields in dead]
         assert [(letter["serverMsgId"], letter["deadReason"]) for letter in letters] == [
             (str(item.id), "why") for item in self.dead
@@ -418,10 +362,9 @@ class Shard(RuleBasedStateMachine):
             str(sender): str(count) for sender, count in Counter(item.sender for item in self.under_way).items()
         }
         assert int(last_id or 0) == self.last_id
-        given = [sum(item.given for item in items) for items in (self.accepted, self.to_save)]
         assert tally == ShardStatus(
             self.backlog, self.counts["accepted"], self.counts["saved"], self.counts["dead"], self.fence, self.lease,
-            len(self.accepted), given[0], len(self.to_save), given[1], len(self.dead), self.counts["dropped"],
+            len(self.accepted), 0, len(self.dead), self.counts["dropped"],
         )  # fmt: skip
 
     @invariant()
@@ -452,11 +395,11 @@ class Shard(RuleBasedStateMachine):
 
     @property
     def under_way(self) -> list[Item]:
-        return [*self.to_save, *self.accepted]
+        return self.accepted
 
     @property
     def backlog(self) -> int:
-        return len(self.accepted) + len(self.to_save)
+        return len(self.accepted)
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -478,7 +421,7 @@ class Shard(RuleBasedStateMachine):
         keys, shards = self.keys, self.shards
         claims = [keys.claim(self.tag, *key) for key in self.seen]
         claims += [keys.spent(self.tag, sender) for sender in (7, 8)]
-        streams = (shards.accepted(0), shards.to_save(0), shards.dead(0))
+        streams = (shards.accepted(0), shards.dead(0))
         self.bench.call("DEL", *streams, *claims, keys.shard(self.tag), keys.unsaved(self.tag), keys.lease(self.tag))
 
 
@@ -506,25 +449,24 @@ BUGS = {
     "a receiver that is not compared": ("ACCEPT_MESSAGE", "first[2] ~= to", "false"),
     "a body that is not compared": ("ACCEPT_MESSAGE", "first[3] ~= digest", "false"),
     "saved told of what is not": ("ACCEPT_MESSAGE", "if first[4] then", "if first[1] then"),
-    "the body of a later try for that of the row": ("FINISH_SAVED", "if mine and row ~= own then", "if false then"),
+    "the body of a later try for that of the row": ("FINISH_SAVED", "if claim and row ~= own then", "if false then"),
+    "accepted, not counted for the shard": ("ACCEPT_MESSAGE", "(known[3] or 0) + 1", "(known[3] or 0)"),
     "accepted, not counted for its sender": ("ACCEPT_MESSAGE", "redis.call('HINCRBY', unsaved, sender, 1)\n", ""),
     "a fence that forgets what SQL knows": ("TAKE_LEASE", "or 0), fence) + 1", "or 0), 0) + 1"),
     "a lease taken from its holder": ("TAKE_LEASE", "redis.call('EXISTS', lease) == 1", "false"),
-    "a read that is not fenced": ("READ_ENTRIES", "redis.call('GET', lease) ~= holder", "false"),
-    "moved though another holds the shard": ("MOVE_TO_SAVE", "redis.call('GET', lease) ~= holder", "false"),
-    "moved and kept": ("MOVE_TO_SAVE", "  redis.call('XDEL', accepted, entries[i])\n", ""),
-    "moved and still pending": ("MOVE_TO_SAVE", "  redis.call('XACK', accepted, group, entries[i])\n", ""),
     "saved though another holds the shard": ("FINISH_SAVED", "redis.call('GET', lease) ~= holder", "false"),
-    "saved and kept": ("FINISH_SAVED", "    redis.call('XDEL', to_save, id)\n", ""),
-    "saved, not counted down for its sender": ("FINISH_SAVED", "unsaved, sender, -1)", "unsaved, sender, 0)"),
-    "saved, not counted down for the shard": ("FINISH_SAVED", "redis.call('HINCRBY', shard, 'backlog', -saved)\n", ""),
-    "saved twice by who comes late": ("FINISH_SAVED", "group, id) == 1 then", "group, id) then"),
-    "the claim of a later try marked": ("FINISH_SAVED", "if mine then redis.call", "if true then redis.call"),
+    "saved and kept": ("FINISH_SAVED", "  redis.call('XDEL', stream, unpack(ids))", "  local _ = 0"),
+    "saved, not counted down for its sender": ("FINISH_SAVED", "unsaved, sender, -count)", "unsaved, sender, 0)"),
+    "saved, and its sender forgotten": ("FINISH_SAVED", "sender) or 0) > count then", "sender) or 0) > count + 1 then"),
+    "saved, not counted down for the shard": (
+        "FINISH_SAVED", "redis.call('HINCRBY', shard, 'backlog', -#done)\n", ""
+    ),
+    "saved twice by who comes late": ("FINISH_SAVED", "is_there(ids[1]) and is_there(ids[#ids])", "true"),
+    "the claim of a later try marked": ("FINISH_SAVED", "mine and claim, own", "claim, own"),
     "who asked again is not told": ("FINISH_SAVED", "if mine and tonumber", "if false and tonumber"),
     "who asked again is told for ever": ("FINISH_SAVED", "> tonumber(notified)", "> 0"),
     "buried though another holds the shard": ("MOVE_TO_DEAD", "redis.call('GET', lease) ~= holder", "false"),
     "buried and kept": ("MOVE_TO_DEAD", "redis.call('XDEL', source, entry)\n", ""),
-    "buried and still pending": ("MOVE_TO_DEAD", "\nredis.call('XACK', source, group, entry)\n", "\n"),
     "buried, not counted": ("MOVE_TO_DEAD", "redis.call('HINCRBY', shard, 'dead', 1)\n", ""),
     "bytes beyond the quota": ("ACCEPT_MESSAGE", "used + size > quota", "used > quota"),
     "bytes that count for ever": ("ACCEPT_MESSAGE", "redis.call('PEXPIRE', spent, day)", ""),

@@ -236,14 +236,13 @@ def _overview(chat: dict[str, Any]) -> list[str]:
         f"two_phase.saveLagMs  {lags} (upper bounds, all instances)",
         f"dead letters         {_dead_letters(chat.get('dead_letters'))}",
         "",
-        "shard  owner                            fence  backlog  accepted  to save  pending     saved  dead",
+        "shard  owner                            fence  backlog  accepted  to save     saved  dead",
     ]
     for row in chat["shards"]:
-        pending = row["accepted_pending"] + row["to_save_pending"]
         owner = row["holder"].rpartition("|")[0] or "none"
         lines.append(
             f"{row['shard']:>5}  {owner:<31}  {row['fence']:>5}  {row['backlog']:>7}  {row['accepted_len']:>8}  "
-            f"{row['to_save_len']:>7}  {pending:>7}  {row['saved']:>8}  {row['dead_len']:>4}"
+            f"{row['to_save_len']:>7}  {row['saved']:>8}  {row['dead_len']:>4}"
         )
     return lines
 

@@ -14,19 +14,20 @@ class TwoPhaseStreams(Section, frozen=True):
         str, Meta(pattern=NAME, extra={"allowed": NAME_IN_WORDS}, description="Accepted, not yet delivered.")
     ] = "im:stream:single_chat:accepted"
     to_save: Annotated[
-        str, Meta(pattern=NAME, extra={"allowed": NAME_IN_WORDS}, description="Waiting for the database.")
+        str,
+        Meta(pattern=NAME, extra={"allowed": NAME_IN_WORDS}, description="Left by an earlier release; saved first."),
     ] = "im:stream:single_chat:to_save"
 
 
 class TwoPhaseGroups(Section, frozen=True):
-    """Names of the consumer groups, one for all instances."""
+    """Consumer groups of earlier releases. They are not used: a shard is read by position."""
 
-    deliver: Annotated[
-        str, Meta(pattern=NAME, extra={"allowed": NAME_IN_WORDS}, description="Reads what was accepted.")
-    ] = "im:cg:single_chat:deliver"
-    save: Annotated[
-        str, Meta(pattern=NAME, extra={"allowed": NAME_IN_WORDS}, description="Reads what is to be saved.")
-    ] = "im:cg:single_chat:save"
+    deliver: Annotated[str, Meta(pattern=NAME, extra={"allowed": NAME_IN_WORDS}, description="Not used.")] = (
+        "im:cg:single_chat:deliver"
+    )
+    save: Annotated[str, Meta(pattern=NAME, extra={"allowed": NAME_IN_WORDS}, description="Not used.")] = (
+        "im:cg:single_chat:save"
+    )
 
 
 class TwoPhase(Section, frozen=True):

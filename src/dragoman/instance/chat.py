@@ -25,8 +25,8 @@ from dragoman.protocol.peer import ChatKick, ChatNotices, ChatOwnerCheck, ChatPu
 from dragoman.services.chat.acceptance import Acceptance
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.admission import Admission
-from dragoman.services.chat.deliver_stage import DeliverStage
 from dragoman.services.chat.delivery import Delivery, SenderNotice
+from dragoman.services.chat.early_push import EarlyPush, PushedMessages
 from dragoman.services.chat.feature_switches import POLL_S, FeatureSwitches, PathChooser
 from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
@@ -100,7 +100,9 @@ class Chat:
         )  # fmt: skip
         self.users = Users(redis, keys, owner_ttl_ms, int((chat.refresh_ttl_s + chat.access_ttl_s + 60.0) * 1000))
         self.local = LocalUsers(metrics, tasks, chat.ping_idle_s)
-        self.delivery = Delivery(instance, self.local, self.users, inboxes, metrics)
+        self.delivery = Delivery(instance, self.local, self.users, inboxes, metrics, tasks)
+        self._pushed = PushedMessages(instance, announcer)
+        self._early = EarlyPush(self.delivery, self._pushed, announcer, metrics)
         configured = Switches(**{name: getattr(two_phase, name) for name in Switches.__slots__})
         self.switches = FeatureSwitches(configured, self.cluster, announcer, tasks, on_switches_changed)
         self.receipts = Receipts(self.archive, self.users, self.delivery, metrics, tasks)
@@ -129,11 +131,11 @@ class Chat:
         self.retention = Retention(self.archive, lambda: 0 in self.assigner, metrics, chat.retention_days)
         self.assigner = ShardAssigner(
             instance, self.shards, self.archive, instances, announcer, metrics,
-            DeliverStage(self.shards, self.delivery, self.switches, metrics),
             SaveStage(
                 self.shards, self.archive, self.delivery, self.receipts, self.switches, metrics, refusals,
-                chat.max_deliveries,
+                chat.max_deliveries, self._pushed,
             ),
+            self._pushed,
             ttl_s=config.scheduler.phase2.instance_presence_ttl_seconds,
         )  # fmt: skip
 
@@ -150,7 +152,7 @@ class Chat:
         )  # fmt: skip
         two_phase = Acceptance(
             self.instance, self.shards, self.archive, self.delivery, self.switches, gate, self._ids, self.replicas,
-            refusals, perf, self.metrics, timeout_s,
+            refusals, perf, self.metrics, timeout_s, self._early,
         )  # fmt: skip
         return lambda user, verify: Outbound(user, messages, paths, one_phase, two_phase, self.tasks, verify)
 

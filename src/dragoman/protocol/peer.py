@@ -372,7 +372,44 @@ class ShardFreed(Peer, tag="shard_freed", frozen=True):
     shard: int
 
 
-Announcement = NodeSeen | NodeLost | SlotFreed | CoolingDown | SwitchesChanged | ShardFreed | RevocationChanged
+class EarlyMessage(msgspec.Struct, array_like=True, frozen=True):
+    """A message that is not saved yet, for one connection of its receiver.
+
+    `after`: the message of the same sender to this receiver without which it must not be written; 0: there is none.
+    """
+
+    user: int
+    connection: int
+    id: int
+    sender: int
+    shard: int
+    after: int
+    frame: msgspec.Raw
+
+
+class EarlyPushes(Peer, tag="early_pushes", frozen=True):
+    """To the instance of these receivers. What is lost is pushed when it is saved."""
+
+    messages: list[EarlyMessage]
+
+
+class PushedEarly(Peer, tag="pushed_early", frozen=True):
+    """To the instance that saves these messages: each was pushed to this connection (`instance|connection`) already."""
+
+    messages: list[tuple[int, str]]
+
+
+Announcement = (
+    NodeSeen
+    | NodeLost
+    | SlotFreed
+    | CoolingDown
+    | SwitchesChanged
+    | ShardFreed
+    | RevocationChanged
+    | EarlyPushes
+    | PushedEarly
+)
 
 _encode = msgspec.json.Encoder().encode
 _inbox: msgspec.json.Decoder[InboxMessage] = msgspec.json.Decoder(InboxMessage)

@@ -9,7 +9,7 @@ next can have it ready by then (`keeping`).
 import asyncio
 from abc import ABC, abstractmethod
 from binascii import crc_hqx
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
@@ -85,6 +85,11 @@ class Redis(ABC):
             self._submit(call, key)
         else:
             self._keeper.calls.append((call, key))
+
+    async def get_each(self, keys: Sequence[str]) -> list[bytes | None]:
+        """The values of string keys, in any slots."""
+        # Gathered: if one reply fails, asyncio would report the ones after it as never retrieved.
+        return list(await asyncio.gather(*(self.call("GET", key) for key in keys)))
 
     @abstractmethod
     def _submit(self, call: Call, key: str) -> None: ...

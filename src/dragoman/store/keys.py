@@ -382,7 +382,7 @@ class Keys:
         "as long as the cluster",
         "chat/shards",
         "chat/shards",
-        "messages on their way to the database",
+        "messages that an earlier release left there",
     )
     dead = KeyOf(
         "IM:stream:single_chat:dead:{<tag>}",

@@ -35,6 +35,9 @@ class SingleRedis(Redis):
     def _submit(self, call: Call, key: str) -> None:
         self._link.submit(call)
 
+    async def get_each(self, keys: Sequence[str]) -> list[bytes | None]:
+        return list(await self.call_at(keys[0], "MGET", *keys)) if keys else []
+
     def _on_error(self, call: Call, error: ErrorReply) -> None:
         if call.script is not None and str(error).startswith("NOSCRIPT"):
             call.use_source()

@@ -163,11 +163,7 @@ class ChatServer:
             found = await self.tallies()
         except StoreError:  # a master that was killed, which we have not noticed yet
             return False
-        return all(
-            (one.backlog, one.accepted_len, one.to_save_len, one.accepted_pending, one.to_save_pending)
-            == (0, 0, 0, 0, 0)
-            for one in found
-        )
+        return all((one.backlog, one.accepted_len, one.to_save_len) == (0, 0, 0) for one in found)
 
     # -- the verdict -----------------------------------------------------------------------------
 

@@ -5,15 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from chaos.chat.chat_server import MODES, SAVE_FIRST, TIMEOUT_S, ChatServer, chat_server, of_shard
+from chaos.chat.chat_server import DELIVER_FIRST, MODES, SAVE_FIRST, TIMEOUT_S, ChatServer, chat_server, of_shard
+from dragoman.archive import Status
 from dragoman.domain.chat.shards import tag
 from dragoman.store.chat.entries import ChatEntry
 from dragoman.tools.postgres import PostgresServer
 from dragoman.tools.verify.chat_ledger import ChatLedger
 from dragoman.tools.verify.clients import chat_load
+from dragoman.tools.verify.tcp_proxy import proxied
+from support.chat import bodies
 from support.databases import ask
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
+
+SENDER, RECEIVER = 7, 8
 
 
 async def waiting(server: ChatServer, count: int) -> bool:
@@ -100,3 +105,48 @@ async def test_unreadable_entry_becomes_a_dead_letter_and_its_absent_sender_is_n
     assert [row.client_msg_id for row in await server.rows()] == ["good-1", "good-2", "good-3"]
     sender = await server.speaker(here, uid)
     await sender.refused("save_failed", clientMsgId="bad")
+
+
+@pytest.mark.parametrize("across", [False, True], ids=["here", "across"])
+async def test_receiver_gets_confirms_and_reads_a_message_before_it_is_saved(server: ChatServer, across: bool) -> None:
+    here, there = await server.two(DELIVER_FIRST)
+    sender, receiver = await server.speaker(here, SENDER), await server.speaker(there if across else here, RECEIVER)
+    with server.database_locked():
+        names = [await sender.chat(RECEIVER, body) for body in ("one", "two", "three")]
+        got = [await receiver.expect("SINGLE_CHAT", clientMsgId=name) for name in names]
+        for frame, kind in zip(got, ("delivered", "delivered", "read"), strict=True):
+            await receiver.ack(frame["serverMsgId"], kind, SENDER)
+        assert await server.rows() == []
+    for name in names:
+        await sender.saved(name)
+    await sender.expect("ACK", ackType="read", serverMsgId=got[-1]["serverMsgId"])
+    assert bodies(await receiver.so_far()) == [], "nothing comes twice"
+
+    async def all_read() -> bool:
+        return [row.status for row in await server.rows()] == [Status.READ] * 3
+
+    await wait_until(all_read, TIMEOUT_S, "the receipts to be saved")
+
+
+@pytest.mark.parametrize("commit_s", [0.02, pytest.param(5.0, marks=pytest.mark.long)])
+async def test_slow_commits_delay_saved_and_not_the_delivery(
+    redis_at: RedisAt, prefix: str, tmp_path: Path, own_postgres: PostgresServer, commit_s: float
+) -> None:
+    url = own_postgres.new_database()
+    async with proxied(url) as proxy, chat_server(redis_at, tmp_path, prefix, url) as server:
+        server.database = url.replace(f":{own_postgres.port}/", f":{proxy.port}/")
+        here, there = await server.two(DELIVER_FIRST, chat__resend_after_s=60.0)
+        server.database = url
+        sender, receiver = await server.speaker(here, SENDER), await server.speaker(there, RECEIVER)
+        proxy.delay_commits(commit_s)
+        names = [await sender.chat(RECEIVER, f"{number}") for number in range(20)]
+        got = [await receiver.expect("SINGLE_CHAT") for _ in names]
+        assert [frame["clientMsgId"] for frame in got] == names
+        if commit_s > 1:
+            assert not any(frame.get("ackType") == "saved" for frame in sender.heard), "none is saved yet"
+        for frame in got:
+            await receiver.ack(frame["serverMsgId"], "delivered", SENDER)
+        for name in names:
+            await sender.saved(name)
+        await wait_until(server.is_at_rest, TIMEOUT_S)
+        assert [row.client_msg_id for row in await server.rows()] == names

@@ -17,7 +17,7 @@ from chaos.chat.chat_server import (
 )
 from dragoman.archive import Fenced, NewMessage, open_archive
 from dragoman.protocol.peer import ChatKick, encode_peer, kind_of
-from dragoman.store.chat.shards import FINISH_SAVED, MOVE_TO_SAVE
+from dragoman.store.chat.shards import FINISH_SAVED
 from dragoman.store.chat.users import Users
 from dragoman.store.inbox import Inboxes, InboxSettings, PushReply
 from dragoman.tools.verify.chat_ledger import ChatLedger
@@ -46,30 +46,50 @@ async def test_an_instance_killed_under_load_loses_nothing(server: ChatServer, m
     await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
 
 
-@pytest.mark.parametrize("stage", ["save", "deliver"])
-async def test_batch_of_a_dead_holder_is_finished_by_the_next_holder(
-    server: ChatServer, redis_at: RedisAt, stage: str
-) -> None:
-    """The save stage between commit and XACK, the deliver stage between push and XACK: what tells Redis is held up."""
-    ledger, script = ChatLedger(), FINISH_SAVED if stage == "save" else MOVE_TO_SAVE
+async def test_batch_of_a_dead_holder_is_finished_by_the_next_holder(server: ChatServer, redis_at: RedisAt) -> None:
+    """It dies between the commit and the script that tells Redis, which is held up."""
+    ledger = ChatLedger()
     async with proxied(redis_at.url) as proxy:
         doomed = await server.instance(DELIVER_FIRST, scheduler__phase2__redis__url=proxy.url)
         await server.instance(DELIVER_FIRST)
         await wait_until(server.is_shared, TIMEOUT_S)
         async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
             await load.send(40)
-            held = proxy.stall_at(script.sha.encode())
+            held = proxy.stall_at(FINISH_SAVED.sha.encode())
             load.start(per_s=120)
             await wait_until(held.is_set, TIMEOUT_S, "the stage to come to its end")
-            if stage == "save":
-                left = [shard for shard, name in enumerate(await server.holders()) if name == "i0"]
-                tallies = await server.tallies()
-                assert sum(tallies[shard].to_save_pending for shard in left) > 0
+            left = [shard for shard, name in enumerate(await server.holders()) if name == "i0"]
+            tallies = await server.tallies()
+            assert sum(tallies[shard].backlog for shard in left) > 0
             doomed.kill()
             server.instances.remove(doomed)
             await wait_until(server.is_shared, TIMEOUT_S)
             await load.stop_and_settle()
         await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
+
+
+async def test_messages_pushed_by_an_instance_that_dies_before_they_are_saved_are_kept_with_their_receipts(
+    server: ChatServer,
+) -> None:
+    """No message can be saved while the database is locked: receivers get and confirm what the instance pushed."""
+    ledger = ChatLedger()
+    doomed = await server.instance(DELIVER_FIRST)
+    await server.instance(DELIVER_FIRST)
+    await wait_until(server.is_shared, TIMEOUT_S)
+    async with chat_load(server.ports, ledger, 8, in_flight=4) as load:
+        await load.send(40)
+        with server.database_locked():
+            load.start(per_s=120)
+
+            def delivered() -> bool:
+                return len(ledger.acknowledged_at) >= 100
+
+            await wait_until(delivered, TIMEOUT_S, "messages to be delivered before they are saved")
+            doomed.kill()
+            server.instances.remove(doomed)
+        await wait_until(server.is_shared, TIMEOUT_S)
+        await load.stop_and_settle()
+    await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
 
 
 async def test_former_holder_of_a_shard_writes_nothing(server: ChatServer, redis_at: RedisAt) -> None:

@@ -1,7 +1,7 @@
 """What receivers may have missed, and what they must be sent before anything newer. Pure.
 
 A message that cannot be pushed is a row of the archive, or will be one. Its receiver is sent it from there: a *resend*.
-The order of a sender's messages holds only if the resend comes before anything newer. Four objects know what must be
+The order of a sender's messages holds only if the resend comes before anything newer. Three objects know what must be
 resent; each takes what happened and answers what is to be done:
 
     DeliveryState     one an instance: receivers anywhere that must be sent rows from the archive
@@ -12,7 +12,6 @@ resent; each takes what happened and answers what is to be done:
 
     SenderState       one a connection that sends: receivers that must have had their resend before its next message
     ConnectionState   one a connection that receives: delivered, acknowledged, and whether a resend is due
-    EarlyPushes       one a shard: whom unsaved messages were pushed to
 
 Hard cases, and where they are decided:
 - The receiver moves to another instance: its AUTH there begins with a resend (`ConnectionState` starts paused), so a
@@ -188,6 +187,18 @@ class ConnectionState:
             self._overflowed = True
         return False
 
+    def may_push_early(self, after: int) -> bool:
+        """Whether a message that is not saved yet can be written, or queue behind a resend, as `after` was or does.
+
+        `after`: the message of its sender to this receiver that comes before it; 0: there is none. What does not fit
+        into the queue cannot be resent from the archive.
+        """
+        if self.resending and len(self._queue) >= MAX_QUEUED:
+            return False
+        if not after or after in self._unacknowledged or after in self._acknowledged:
+            return True
+        return any(id == after for id, _, _ in self._queue)
+
     def pause(self) -> None:
         """Pushes wait from now on for a resend that `resume` begins, also behind one that runs."""
         self._pauses += 1
@@ -270,69 +281,3 @@ class ConnectionState:
         while len(self._acknowledged) > MAX_ACKNOWLEDGED:
             self._acknowledged.popitem(last=False)
         return tuple(covered)
-
-
-@dataclass(slots=True)
-class _Pair:
-    """`owner`: the connection that all of `ids` were pushed to; '' if one of them was pushed to none."""
-
-    owner: str
-    ids: set[int]
-
-
-class EarlyPushes:
-    """The messages of one shard that are past the deliver stage and not saved: what may be pushed ahead of them."""
-
-    __slots__ = ("_last_inherited", "_pairs")
-
-    def __init__(self, last_inherited: str = "") -> None:
-        """`last_inherited`: the newest entry that an earlier holder left to be saved; whom it was pushed to is not
-        known, so nothing is pushed early before it is saved."""
-        self._last_inherited = last_inherited
-        self._pairs: dict[tuple[int, int], _Pair] = {}
-
-    def may_push(self, sender: int, receiver: int, owner: str) -> bool:
-        """Whether a message can be pushed before it is saved without overtaking an earlier one of its sender.
-
-        An earlier one that was pushed to no connection, or to one that is closed, goes out when it is saved. Then this
-        one has to wait for that as well.
-        """
-        if not owner or self._last_inherited:
-            return False
-        pair = self._pairs.get((sender, receiver))
-        return pair is None or pair.owner == owner
-
-    def moved(self, sender: int, receiver: int, id: int, pushed_to: str) -> None:
-        """It goes on to the save stage."""
-        pair = self._pairs.get((sender, receiver))
-        if pair is None:
-            self._pairs[sender, receiver] = _Pair(pushed_to, {id})
-        else:
-            pair.ids.add(id)
-            pair.owner = pair.owner if pair.owner == pushed_to else ""
-
-    def ended(self, sender: int, receiver: int, id: int) -> None:
-        """It is saved, or never will be."""
-        pair = self._pairs.get((sender, receiver))
-        if pair is not None:
-            pair.ids.discard(id)
-            if not pair.ids:
-                del self._pairs[sender, receiver]
-
-    def saved_up_to(self, entry: str) -> None:
-        if self._last_inherited and _order(entry) >= _order(self._last_inherited):
-            self._last_inherited = ""
-
-    def nothing_to_save(self, *, moving: bool) -> None:
-        """The save stage found nothing. What seemed to be between the stages was lost by a Redis that was killed.
-
-        `moving`: the deliver stage has a batch that may not be in the stream yet.
-        """
-        self._last_inherited = ""
-        if not moving:
-            self._pairs.clear()
-
-
-def _order(entry: str) -> tuple[int, int]:
-    ms, _, count = entry.partition("-")
-    return int(ms), int(count)

@@ -1,9 +1,11 @@
 """The messages that one connection has sent: which requests are open, and which messages are unsaved. Pure."""
 
-from collections import deque
+from collections import OrderedDict, deque
 from enum import Enum, auto
 
 MAX_REMEMBERED = 10_000  # requests; a `saved` of a forgotten one counts as that of an earlier connection
+
+RECENT_S = 10.0  # longer than an instance that is alive takes to write what is in its inbox
 
 
 class Notice(Enum):
@@ -85,7 +87,7 @@ def _remember(names: dict[str, bool], name: str, duplicate: bool) -> None:
 
 
 class Unsaved:
-    """Which messages of a sender are not saved, as its connection knows it.
+    """Which messages of a sender are not saved, as its connection knows it, and whom they were pushed to.
 
     The truth is the count in Redis. While Redis is unavailable this copy decides whether a message may be saved in one
     phase: saved past an unsaved one, it would break its sender's order. So the copy may count too many and must not
@@ -93,28 +95,69 @@ class Unsaved:
 
     - messages of a sender end in the order of their ids, so a notice of one covers all before it, and
     - a notice of one that has ended already says nothing.
+
+    A message may be pushed before it is saved if all unsaved messages to its receiver were pushed to the connection
+    that the receiver has now. The others are pushed when they are saved, and this one must not overtake them. That they
+    were is known by the notice alone, which is sent after the push: the count in Redis may be read before that. As the
+    push may take another way than the next message, that one names it for a while (`last_to`).
     """
 
-    __slots__ = ("_before", "_ended", "_ids", "newest")
+    __slots__ = ("_before", "_ended", "_ids", "_pushed_to", "_recent", "_unpushed", "newest")
 
     def __init__(self) -> None:
         self._ids: deque[int] = deque()  # accepted on this connection, and not ended
         self._before: int | None = None  # of earlier connections, without ids; None: not known
         self._ended = 0  # the highest id that is known to have ended
         self.newest = 0  # that was accepted
+        self._unpushed: deque[tuple[int, int]] = deque()  # id and receiver, without a notice
+        self._pushed_to: dict[int, tuple[str, int]] = {}  # by receiver: the connection, '' if one missed it; last id
+        self._recent: OrderedDict[int, tuple[int, float]] = OrderedDict()  # by receiver: last that ended, until when
 
     @property
     def count(self) -> int | None:
         """None: not known."""
         return None if self._before is None else self._before + len(self._ids)
 
-    def accepted(self, id: int) -> None:
+    def accepted(self, id: int, receiver: int = 0, pushed_to: str = "") -> None:
+        """`pushed_to`: the connection of the receiver to which it is pushed before it is saved."""
         self.newest = id
         if self._before is not None:
             self._ids.append(id)
+        if receiver:
+            self._unpushed.append((id, receiver))
+            self._pushed_to[receiver] = (pushed_to, id)
 
-    def ended(self, id: int) -> None:
+    def may_push(self, receiver: int, owner: str) -> bool:
+        """Whether the next message can be pushed to this connection before it is saved."""
+        before = self._pushed_to.get(receiver)
+        return bool(owner) and self._before == 0 and (before is None or before[0] == owner)
+
+    def last_to(self, receiver: int, now: float) -> int:
+        """The message to it that must have been written before the next one: unsaved, or ended a moment ago; or 0."""
+        if receiver in self._pushed_to:
+            return self._pushed_to[receiver][1]
+        id, until = self._recent.get(receiver, (0, now))
+        return id if now < until else 0
+
+    def sent(self, id: int, receiver: int, now: float) -> None:
+        """It was pushed when it was saved."""
+        self._recent[receiver] = (id, now + RECENT_S)
+        self._recent.move_to_end(receiver)
+        while next(iter(self._recent.values()))[1] <= now:
+            self._recent.popitem(last=False)
+
+    def not_pushed(self, receiver: int) -> None:
+        """The last message to it reached no connection."""
+        if receiver in self._pushed_to:
+            self._pushed_to[receiver] = ("", self._pushed_to[receiver][1])
+
+    def ended(self, id: int, now: float) -> None:
         """It is a row, or never will be."""
+        while self._unpushed and self._unpushed[0][0] <= id:
+            ended, receiver = self._unpushed.popleft()
+            if self._pushed_to[receiver][1] == ended:
+                del self._pushed_to[receiver]
+                self.sent(ended, receiver, now)
         if id <= self._ended or self._before is None:
             return
         self._ended = id

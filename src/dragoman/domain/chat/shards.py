@@ -73,8 +73,8 @@ def _digest(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-READ_INTERVAL_S = 0.04
-FREE_READS_PER_S = 100.0
+READ_INTERVAL_S = 0.05
+FREE_READS_PER_S = 40.0
 READ_BURST = 10.0
 
 
@@ -83,7 +83,7 @@ class ReadThrottle:
 
     A few messages are read at once. With many it is cheaper if those of a moment share a read, the pushes, the scripts
     and a transaction: so all shards of an instance together may be read FREE_READS_PER_S times a second, and beyond
-    that each every READ_INTERVAL_S.
+    that each every READ_INTERVAL_S, all at the same moments: they share a transaction, and writes to Redis.
     """
 
     __slots__ = ("_at", "_reads")
@@ -96,4 +96,7 @@ class ReadThrottle:
         """Seconds, after a read that returned entries: it began at `began`, and they are handled by `now`."""
         left = max(self._reads - (now - self._at) * FREE_READS_PER_S, 0.0)
         self._reads, self._at = min(left + 1, 2 * READ_BURST), now
-        return max(began + READ_INTERVAL_S - now, 0.0) if self._reads > READ_BURST else 0.0
+        if self._reads <= READ_BURST or now >= began + READ_INTERVAL_S:
+            return 0.0
+        ticks = int(max(began + READ_INTERVAL_S / 2, now) / READ_INTERVAL_S) + 1
+        return ticks * READ_INTERVAL_S - now

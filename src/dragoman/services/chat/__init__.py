@@ -2,8 +2,8 @@
 
 outbound        the messages of one connection, one at a time; each goes through two phases or through one
 acceptance      two phases: claim and append in Redis ─▶ ACK accepted
-deliver_stage   accepted ─▶ push what may go out before it is saved ─▶ to_save
-save_stage      to_save ─▶ one transaction ─▶ ACK saved ─▶ push ─▶ deleted from Redis
+early_push      deliver-first: pushed before it is saved, by the instance that accepted it
+save_stage      accepted ─▶ one transaction ─▶ push ─▶ ACK saved ─▶ deleted from Redis
 one_phase       one phase: one transaction ─▶ push ─▶ ACK saved
 delivery        to the receiver's instance: a local socket, or the inbox of another instance
 inbound         the messages for one connection: undelivered ones of the archive first, then live ones

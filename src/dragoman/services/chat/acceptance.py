@@ -1,7 +1,8 @@
 """The first phase: Redis claims the clientMsgId and appends the message while its sender waits, then ACK accepted.
 
-The deliver stage and the save stage of the sender's shard do the rest. If Redis does not accept the message,
-`NotAccepted` says what is known of it, and `Outbound` decides whether it is saved in one phase instead.
+With deliver-first the message is pushed at once (`early_push`); the save stage of the sender's shard does the rest. If
+Redis does not accept the message, `NotAccepted` says what is known of it, and `Outbound` decides whether it is saved in
+one phase instead.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,11 +16,12 @@ from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.switches import Gate, Path
 from dragoman.protocol.chat import Reason
 from dragoman.services.chat.delivery import Delivery, ResendNotBegun
+from dragoman.services.chat.early_push import EarlyPush
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.chat.one_phase import Refusals
 from dragoman.services.chat.report import Perf
-from dragoman.services.loops import ReadFirstTimeout
+from dragoman.services.loops import ReadFirstTimeout, unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.cluster import Replicas
 from dragoman.store.chat.entries import AcceptReply, ChatEntry, digest_of
@@ -60,7 +62,9 @@ class Acceptance:
         perf: Perf,
         metrics: Metrics,
         timeout_s: float,
+        early: EarlyPush,
     ) -> None:
+        self._early = early
         self._instance, self._shards, self._archive, self._delivery = instance, shards, archive, delivery
         self._switches, self._gate, self._ids, self._replicas = switches, gate, ids, replicas
         self._refusals, self._perf, self._metrics, self._timeout_s = refusals, perf, metrics, timeout_s
@@ -96,13 +100,19 @@ class Acceptance:
         began = monotonic()
         if not self._gate.may_ask(began):
             raise NotAccepted("Redis failed a moment ago", row)
+        looked_up = self._early.look_up(row.to_user) if path is Path.DELIVER_FIRST else None
+        if looked_up is not None:
+            unawaited(looked_up)
         row, verdict, number = await self._append(user, row, path, sent_ms, verify)
         self._gate.worked()
         wrote_s = monotonic() - began
         await self._answer(user, row, verdict, number)
         if verdict is AcceptReply.OK:
-            user.unsaved.accepted(row.id)
             self._perf.accepted(row, came_at=received_at, wrote_s=wrote_s, queue=queued)
+            if looked_up is not None:
+                await self._early.push(user, row, self._shards.shard_of(row.from_user), looked_up)
+            else:
+                user.unsaved.accepted(row.id, row.to_user)
         elif verdict in (AcceptReply.DUPLICATE, AcceptReply.DUPLICATE_OTHER) and user.unsaved.count == 0:
             user.unsaved.lost_count()  # another instance accepted it after we counted, and it is on its way
         return verdict

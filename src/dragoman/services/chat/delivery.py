@@ -37,6 +37,7 @@ from dragoman.protocol.peer import (
 )
 from dragoman.services.chat.inbound import frame_of
 from dragoman.services.chat.local_users import LocalUsers
+from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway, StoreError
@@ -79,16 +80,23 @@ class SenderNotice:
     saved: str = ""
 
 
+Waiting = tuple[list[MessagePush], "asyncio.Future[set[int]]"]
+
+
 class ResendNotBegun(StoreError):
     """Redis works; an instance that was asked for a resend has not handled the request yet."""
 
 
 class Delivery:
-    def __init__(self, instance: str, local: LocalUsers, users: Users, inboxes: Inboxes, metrics: Metrics) -> None:
+    def __init__(
+        self, instance: str, local: LocalUsers, users: Users, inboxes: Inboxes, metrics: Metrics, tasks: Tasks
+    ) -> None:
         self.instance, self.local, self.users, self.inboxes, self.metrics = instance, local, users, inboxes, metrics
         self._state = DeliveryState(instance)
         self._redis_answers = True  # when it was last asked where a user is
         self._pending_notices: deque[SenderNotice] = deque(maxlen=MAX_PENDING_NOTICES)
+        self._tasks = tasks
+        self._waiting: dict[str, list[Waiting]] = {}  # by instance: what follows the entry that is on its way
         self._asking: dict[str, asyncio.Lock] = {}  # by instance: one resend request at a time
 
     async def owners(self, receivers: Iterable[int]) -> dict[int, str]:
@@ -135,8 +143,37 @@ class Delivery:
             else:
                 unreached.add(one.id)
         for instance, theirs in remote.items():
-            unreached |= await self._push_remote(instance, theirs)
+            unreached |= await self._in_turn(instance, theirs)
         return unreached
+
+    async def _in_turn(self, instance: str, pushes: list[MessagePush]) -> set[int]:
+        """Pushes that come while an entry is on its way to this inbox share the next one, in their order."""
+        answer: asyncio.Future[set[int]] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.get(instance)
+        if waiting is not None:
+            waiting.append((pushes, answer))
+            return await answer
+        self._waiting[instance] = [(pushes, answer)]
+        self._tasks.spawn(self._push_waiting(instance), "chat-push")
+        return await answer
+
+    async def _push_waiting(self, instance: str) -> None:
+        try:
+            while taken := self._waiting[instance]:
+                self._waiting[instance] = []
+                await self._push_together(instance, taken)
+        finally:
+            del self._waiting[instance]
+
+    async def _push_together(self, instance: str, taken: list[Waiting]) -> None:
+        unreached: set[int] | None = None
+        try:
+            unreached = await self._push_remote(instance, [one for pushes, _ in taken for one in pushes])
+        finally:
+            for pushes, answer in taken:
+                ids = {one.id for one in pushes}
+                if not answer.done():
+                    answer.set_result(ids if unreached is None else unreached & ids)
 
     async def _push_remote(self, instance: str, pushes: list[MessagePush]) -> set[int]:
         left = list(pushes)
@@ -169,6 +206,10 @@ class Delivery:
     def is_unlocated(self, user: int) -> bool:
         """Whether the user may have missed something because Redis was unavailable."""
         return self._state.is_unlocated(user)
+
+    def is_resend_due(self, users: Collection[int]) -> bool:
+        """Whether one of these may have missed something, and its instance does not know it yet."""
+        return bool(self._state.unlocated(users) or self._state.unasked(users))
 
     @property
     def resends_pending(self) -> bool:

@@ -24,16 +24,14 @@ class FailedMessages:
     def __init__(self, shards: Shards, delivery: Delivery, metrics: Metrics) -> None:
         self._shards, self._delivery, self._metrics = shards, delivery, metrics
 
-    async def unreadable(
-        self, lease: ShardLease, entries: Sequence[ChatEntry | Unreadable], *, from_accepted: bool = False
-    ) -> None:
+    async def unreadable(self, lease: ShardLease, entries: Sequence[ChatEntry | Unreadable]) -> None:
         """Those of a batch that cannot be read. An entry of a later release stays for an instance of that release."""
         for entry in entries:
             if isinstance(entry, ChatEntry) or entry.newer:
                 continue
             log.error("a message cannot be read", shard=lease.shard, entry=entry.entry, why=entry.why)
-            move = partial(self._shards.move_to_dead, from_accepted=from_accepted)
-            await self._fail(partial(self._notify_unreadable, entry), move, lease, entry, entry.why, 1)
+            notify = partial(self._notify_unreadable, entry)
+            await self._fail(notify, self._shards.move_to_dead, lease, entry, entry.why, 1)
             self._metrics.chat_dead.inc()
 
     async def not_saved(self, lease: ShardLease, entry: ChatEntry, why: str, tries: int) -> None:
@@ -42,7 +40,6 @@ class FailedMessages:
         notify = partial(self._notify, entry, Reason.SAVE_FAILED)
         await self._fail(notify, self._shards.move_to_dead, lease, entry, why, tries)
         self._metrics.chat_dead.inc()
-        lease.early.ended(entry.sender, entry.to, entry.id)
 
     async def mismatched(self, lease: ShardLease, entry: ChatEntry, stored: int) -> None:
         """Its sender used the clientMsgId for another receiver before: it is dropped, not a dead letter."""
@@ -51,7 +48,6 @@ class FailedMessages:
         log.warning("a message is refused", shard=lease.shard, **about, limited=True, each="user")
         notify = partial(self._notify, entry, Reason.DUPLICATE_MSG_ID_MISMATCH)
         await self._fail(notify, partial(self._shards.move_to_dead, keep=False), lease, entry, why, 1)
-        lease.early.ended(entry.sender, entry.to, entry.id)
 
     async def _fail(
         self,
@@ -66,7 +62,7 @@ class FailedMessages:
         await notify()
         repeats = 0
         while repeats := await lease.retry(
-            partial(move_to_dead, lease.shard, lease.holder, entry, why, tries, notified=repeats)
+            partial(move_to_dead, lease.shard, lease.holder, lease.stream, entry, why, tries, notified=repeats)
         ):
             await notify()
 

@@ -94,6 +94,13 @@ class Inbound:
         if self._state.push(id, sender, frame):
             self._send_message(frame)
 
+    def push_early(self, id: int, sender: int, frame: bytes, after: int) -> bool:
+        """One that is not saved yet; False: it must wait until it is."""
+        if not self._state.may_push_early(after):
+            return False
+        self.push(id, sender, frame)
+        return True
+
     def pause(self) -> None:
         """What is pushed from now on waits for the resend that `resume` begins."""
         self._state.pause()

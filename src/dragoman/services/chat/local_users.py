@@ -10,7 +10,7 @@ from dragoman.domain.limits.rates import BytesPerDay
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Reason
 from dragoman.protocol.codes import Close
-from dragoman.protocol.peer import ChatKick, ChatNotices, ChatPush, ChatResend, UserNotice
+from dragoman.protocol.peer import ChatKick, ChatNotices, ChatPush, ChatResend, EarlyMessage, UserNotice
 from dragoman.services.chat.credentials import Access
 from dragoman.services.chat.inbound import ChatSocket, Inbound, Undelivered, now_ms
 from dragoman.services.loops import Tasks
@@ -140,7 +140,7 @@ class ChatUser:
         `saved` is the clientMsgId, if that is what the frame says.
         """
         if ended:
-            self.unsaved.ended(ended)
+            self.unsaved.ended(ended, monotonic())
         notice = self.requests.notified(saved, ended, frame) if saved else Notice.WRITE
         if notice in (Notice.WRITE, Notice.WRITE_DUPLICATE):
             self._send_stamped(frame, duplicate=notice is Notice.WRITE_DUPLICATE)
@@ -238,6 +238,16 @@ class LocalUsers:
         for one in found:
             one.inbound.push(id, sender, frame)
         return bool(found)
+
+    def push_early(self, one: EarlyMessage) -> str:
+        """A message that is not saved yet, to this connection alone: a newer one may have missed earlier messages.
+
+        Returns `instance|connection`; '' if it was not written.
+        """
+        user = self._users.get(one.user)
+        if user is None or user.socket.id != one.connection:
+            return ""
+        return user.owner if user.inbound.push_early(one.id, one.sender, bytes(one.frame), one.after) else ""
 
     def resend(self, user: int) -> None:
         """It missed something: what is pushed from now on waits until it was sent what is undelivered."""

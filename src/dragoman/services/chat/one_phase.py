@@ -124,6 +124,7 @@ class OnePhase:
                 user.saved(row, outcome.message.id, duplicate=duplicate)
             case SaveVerdict.SAVED:
                 await self._push(user, outcome.message, past_redis)
+                user.unsaved.sent(row.id, row.to_user, saved)
                 self._remember(row)
                 self._spend(user, row)
                 user.saved(row, row.id)

@@ -110,7 +110,7 @@ log = structlog.get_logger(__name__)
 # single_chat_accept  acceptedWriteMs  the write to Redis      single_chat  queueMs    behind earlier ones of its sender
 #                     acceptedAckMs    frame to ACK accepted                dbQueueMs  until it had thread or connection
 #                     streamLen        XLEN of accepted                     saveMsgMs  the database's own time
-#                     pending          XPENDING of accepted                 pushMs     to hand it to its receiver
+#                     pending          accepted and not saved                 pushMs     to hand it to its receiver
 
 SLOW_S = 0.5
 SAMPLED = 0.01
@@ -143,7 +143,7 @@ class Perf:
     async def _with_stream(self, sender: int, line: dict[str, Any]) -> None:
         try:
             tally = await self._shards.status(self._shards.shard_of(sender))
-            line |= {"streamLen": tally.accepted_len, "pending": tally.accepted_pending}
+            line |= {"streamLen": tally.accepted_len, "pending": tally.backlog}
         except StoreError:
             pass
         _log_accept(line)

@@ -1,12 +1,13 @@
-"""The save stage of a shard: to_save ─▶ one transaction ─▶ ACK saved ─▶ push ─▶ XACK.
+"""The save stage of a shard: accepted ─▶ one transaction ─▶ push ─▶ ACK saved ─▶ deleted from Redis.
 
     the database is unavailable      try again, with back-off; Redis keeps the entries
     a row that cannot be written     found by halving the batch, retried, then a dead letter
     a higher fence in the database   stop: another instance works the shard
 
-It runs under a `ShardLease` and begins with what the last holder left pending. The order of the steps makes whatever is
-interrupted be done again: an entry is acknowledged to Redis only if it is in SQL or among the dead letters, and *saved*
-is sent only of rows.
+It runs under a `ShardLease` and begins with what the last holder left. The order of the steps makes whatever is
+interrupted be done again: an entry is deleted from Redis only if it is in SQL or among the dead letters, and *saved* is
+sent only of rows. It is sent after the push: the sender's next message may be pushed before it is saved, by its own
+instance, and must not overtake this one.
 """
 
 import asyncio
@@ -18,10 +19,12 @@ import msgspec
 import structlog
 
 from dragoman.archive import Archive, ArchiveAway, BadRow, Fenced, NewMessage, SaveOutcome, SaveVerdict, Status
+from dragoman.domain.chat.shards import ReadThrottle
 from dragoman.domain.chat.switches import Path
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType
 from dragoman.services.chat.delivery import Delivery, MessagePush, SenderNotice
+from dragoman.services.chat.early_push import PushedMessages
 from dragoman.services.chat.failed_messages import FailedMessages
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.inbound import now_ms
@@ -32,12 +35,12 @@ from dragoman.services.metrics import Metrics
 from dragoman.store.chat.entries import ChatEntry, SavedEntry, Unreadable
 from dragoman.store.chat.shards import Shards
 from dragoman.store.errors import StoreError
+from dragoman.store.redis import Dedicated
 
 log = structlog.get_logger(__name__)
 
 BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 RESEND_TIMEOUT_S = 5.0
-IDLE_S = 1.0  # entries that a former holder released are found this late
 
 
 class SaveStage:
@@ -51,7 +54,9 @@ class SaveStage:
         metrics: Metrics,
         refusals: Refusals,
         max_deliveries: int,
+        pushed: PushedMessages,
     ) -> None:
+        self._pushed, self._pace = pushed, ReadThrottle()
         self._shards, self._archive, self._delivery, self._receipts = shards, archive, delivery, receipts
         self._switches, self._metrics, self._refusals = switches, metrics, refusals
         self._max_deliveries = max_deliveries
@@ -59,25 +64,36 @@ class SaveStage:
 
     async def run(self, lease: ShardLease) -> None:
         """Until the shard is released or lost."""
-        after = "0"
-        while not lease.stopping:
-            lease.check()
-            lease.more_to_save.clear()
-            count = self._switches.current.batch_size
-            try:
-                entries = lease.checked(await self._shards.next_to_save(lease.shard, lease.holder, after, count))
-                await self.handle(lease, entries)
-                if entries:
-                    lease.early.saved_up_to(entries[-1].entry)
-            except StoreError as error:
-                after = "0"
-                await wait_for_redis(self._shards, lease, error)
-                continue
-            if after != ">":
-                after = entries[-1].entry if entries else ">"
-            elif not entries:
-                lease.nothing_to_save()
-                await _more_to_save(lease)
+        reader, after = self._shards.reader(lease.shard), "0"
+        interrupting = asyncio.create_task(_close_when_stopped(reader, lease))
+        try:
+            while not lease.stopping:
+                try:
+                    after = await self._next_batch(lease, reader, after)
+                except StoreError as error:
+                    after = "0"  # what was not finished is still there
+                    if not lease.stopping:
+                        await wait_for_redis(lease, error)
+        finally:
+            interrupting.cancel()
+            await reader.close()
+
+    async def _next_batch(self, lease: ShardLease, reader: Dedicated, after: str) -> str:
+        """Wait for it and handle it; returns its last entry."""
+        lease.check()
+        began, switches = monotonic(), self._switches.current
+        count, block_ms = switches.batch_size, switches.block_ms
+        inherited = lease.stream != self._shards.accepted(lease.shard)
+        entries = await self._shards.next_entries(reader, lease.stream, after, count, 0 if inherited else block_ms)
+        lease.has_in_hand(len(entries))
+        await self.handle(lease, entries)
+        lease.has_in_hand(0)
+        if inherited and not entries:
+            lease.read_from(self._shards.accepted(lease.shard))
+            return "0"
+        if entries and len(entries) < count:
+            await asyncio.sleep(self._pace.pause(began, monotonic()))
+        return entries[-1].entry if entries else after
 
     async def handle(self, lease: ShardLease, entries: list[ChatEntry | Unreadable]) -> None:
         """One batch, in order."""
@@ -146,8 +162,9 @@ class SaveStage:
             if outcome.verdict is SaveVerdict.EXISTS:
                 self._metrics.chat_dup_db.inc()
         rows = [self._saved_entry(entry, outcome) for entry, outcome in good]
-        notices = [_saved_notice(row, ts) for row in rows]
-        await self._push(lease, good, await self._notify(notices, [entry.to for entry, _ in good]))
+        owners, found = await self._look_up(good)
+        await self._push(lease, good, owners)
+        await self._delivery.notify([_saved_notice(row, ts) for row in rows], found)
         await self._acknowledge(lease, rows)
         for entry, outcome in pairs:
             if outcome.verdict is SaveVerdict.MISMATCH:
@@ -161,26 +178,31 @@ class SaveStage:
         self._refusals.note_other_body(entry.sender, entry.client_msg_id, stored.id)
         return SavedEntry(msgspec.structs.replace(entry, body=stored.body), stored.id, duplicate=True)
 
-    async def _notify(self, notices: list[SenderNotice], receivers: list[int]) -> dict[int, str]:
-        """Returns where the receivers are: looked up after the commit, and once for both."""
-        delivery, found = self._delivery, None
+    async def _look_up(
+        self, saved: list[tuple[ChatEntry, SaveOutcome]]
+    ) -> tuple[Mapping[int, str], Mapping[int, str] | None]:
+        """Where the receivers are, and, if Redis knows, the senders: looked up after the commit, and once for both."""
+        receivers = [entry.to for entry, _ in saved]
         try:
-            owners = found = await delivery.look_up(list(dict.fromkeys([*receivers, *(one.user for one in notices)])))
+            found = await self._delivery.look_up(list(dict.fromkeys([*receivers, *(one.sender for one, _ in saved)])))
         except StoreError:
-            owners = delivery.local_owners(receivers)
-        await delivery.notify(notices, found)
-        return owners
+            return self._delivery.local_owners(receivers), None
+        return found, found
 
     async def _push(
         self, lease: ShardLease, saved: list[tuple[ChatEntry, SaveOutcome]], owners: Mapping[int, str]
     ) -> None:
-        """To receivers that have not got it, or got it on a connection that is not theirs any more."""
+        """To receivers that have not got it, or got it on a connection that is not theirs any more.
+
+        A former holder may have pushed it: the receiver's connection drops what it has.
+        """
         delivered = await self._apply_early(saved)
+        pushed_to = {entry.id: self._pushed.take(entry.id) or entry.pushed_to for entry, _ in saved}
         pushes = [
             MessagePush.of(outcome.message)
             for entry, outcome in saved
             if outcome.message.status is Status.SAVED
-            and entry.pushed_to != owners.get(entry.to, "")
+            and pushed_to[entry.id] != owners.get(entry.to, "")
             and entry.id not in delivered
         ]
         if pushes:
@@ -192,14 +214,13 @@ class SaveStage:
         await self._resend_first(lease, {entry.to for entry, _ in saved})
 
     async def _resend_first(self, lease: ShardLease, receivers: set[int]) -> None:
-        """The resend of receivers that missed something because Redis was unavailable begins before the sender counts
-        as having nothing unsaved.
+        """The resend of receivers that missed something begins before the sender learns that its message is saved.
 
-        From then on other instances may save and push newer messages of that sender. Limited to RESEND_TIMEOUT_S: in a
+        From then on other instances may push newer messages of that sender. Limited to RESEND_TIMEOUT_S: in a
         Cluster a part of Redis may stay unavailable, and the other messages of this shard do not depend on it.
         """
         delivery, until = self._delivery, monotonic() + RESEND_TIMEOUT_S
-        while any(map(delivery.is_unlocated, receivers)) and monotonic() < until and not lease.stopping:
+        while delivery.is_resend_due(receivers) and monotonic() < until and not lease.stopping:
             lease.check()
             try:
                 await delivery.resend_first(receivers)
@@ -222,23 +243,16 @@ class SaveStage:
         """Redis deletes the entries. A sender that sent a message again since it was notified is notified again first:
         otherwise it would wait for ever."""
         while rows:
-            repeated = await lease.retry(partial(self._shards.finish_saved, lease.shard, lease.holder, rows))
-            stay = {row.entry.entry for row in repeated}
-            for row in rows:
-                if row.entry.entry not in stay:
-                    lease.early.ended(row.entry.sender, row.entry.to, row.entry.id)
-            rows = repeated
+            finish = partial(self._shards.finish_saved, lease.shard, lease.holder, lease.stream, rows)
+            rows = await lease.retry(finish)
             if rows:
                 await self._delivery.notify([_saved_notice(row, now_ms()) for row in rows])
 
 
-async def _more_to_save(lease: ShardLease) -> None:
-    """Until the deliver stage has moved something."""
-    try:
-        async with asyncio.timeout(IDLE_S):
-            await lease.more_to_save.wait()
-    except TimeoutError:
-        pass
+async def _close_when_stopped(reader: Dedicated, lease: ShardLease) -> None:
+    """Ends the wait for new messages."""
+    await lease.stopped.wait()
+    await reader.close()
 
 
 def _row(entry: ChatEntry) -> NewMessage:

@@ -14,7 +14,7 @@ import structlog
 from dragoman.archive import Archive, ArchiveError
 from dragoman.domain.chat.shards import assign
 from dragoman.protocol.peer import Announcement, ShardFreed
-from dragoman.services.chat.deliver_stage import DeliverStage
+from dragoman.services.chat.early_push import PushedMessages
 from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_lease import LostShard, ShardLease
 from dragoman.services.metrics import Metrics
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 HAND_OVER_S = 1.0  # below the time-out of an instance that shuts down
 FENCE_TIMEOUT_S = 2.0
-RETAKE_S = 0.2  # before a shard that was lost, or whose stages failed, is taken again
+RETAKE_S = 0.2  # before a shard that was lost, or whose stage failed, is taken again
 
 
 @dataclass(slots=True)
@@ -46,13 +46,13 @@ class ShardAssigner:
         instances: Instances,
         announcer: Announcer,
         metrics: Metrics,
-        deliver: DeliverStage,
         save: SaveStage,
+        pushed: PushedMessages,
         *,
         ttl_s: float,
     ) -> None:
         self.instance, self._shards, self._archive, self._instances = instance, shards, archive, instances
-        self._announcer, self._metrics, self._deliver, self._save = announcer, metrics, deliver, save
+        self._announcer, self._metrics, self._save, self._pushed = announcer, metrics, save, pushed
         self._ttl_s = ttl_s
         self._owned: dict[int, OwnedShard] = {}
         self._measured: set[int] = set()  # shards that the gauges of this instance show
@@ -81,7 +81,7 @@ class ShardAssigner:
         owned = self._owned.get(shard)
         if (
             owned is None or owned.lease.stopping
-        ):  # if its stages hang, another instance takes it when the lease expires
+        ):  # if its stage hangs, another instance takes it when the lease expires
             return
         sent = monotonic()
         if await self._shards.renew_lease(shard, owned.lease.holder, int(self._ttl_s * 1000)):
@@ -95,7 +95,9 @@ class ShardAssigner:
         if self._releasing:
             return
         living = [name for name, one in (await self._instances.all()).items() if one is not None and not one.draining]
-        mine = {shard for shard, name in assign(self._shards.count, living).items() if name == self.instance}
+        holders = assign(self._shards.count, living)
+        self._pushed.set_holders(holders)
+        mine = {shard for shard, name in holders.items() if name == self.instance}
         await self._each(self._hand_over, [shard for shard in self._owned if shard not in mine])
         await self._each(self._take, sorted(mine - self._owned.keys()))
         self._metrics.chat_shards.set(len(self._owned))
@@ -109,9 +111,14 @@ class ShardAssigner:
             metrics.chat_dropped.labels(label).set(tally.dropped)
             metrics.chat_stream.labels("accepted", label).set(tally.accepted_len)
             metrics.chat_stream.labels("to_save", label).set(tally.to_save_len)
-            metrics.chat_pending.labels("accepted", label).set(tally.accepted_pending)
-            metrics.chat_pending.labels("to_save", label).set(tally.to_save_pending)
+            self._measure_in_hand(shard)
         self._measured = set(owned)
+
+    def _measure_in_hand(self, shard: int) -> None:
+        one = self._owned.get(shard)
+        for name, stream in (("accepted", self._shards.accepted(shard)), ("to_save", self._shards.to_save(shard))):
+            in_hand = one.lease.in_hand if one is not None and one.lease.stream == stream else 0
+            self._metrics.chat_pending.labels(name, str(shard)).set(in_hand)
 
     async def tidy(self) -> None:
         """Delete the dead letters of our shards that are too old."""
@@ -156,16 +163,10 @@ class ShardAssigner:
         if not fence:
             return
         holder = f"{self.instance}|{fence}"
-        try:
-            await self._shards.ensure_groups(shard)
-            last_inherited = await self._shards.newest_to_save(shard)
-        except StoreError:
-            await self._release(shard, holder)
-            raise
         if self._releasing:
             await self._release(shard, holder)
             return
-        lease = ShardLease(shard, self.instance, fence, sent + self._ttl_s, last_inherited)
+        lease = ShardLease(shard, self.instance, fence, sent + self._ttl_s, self._shards.to_save(shard))
         work = asyncio.create_task(self._work(lease), name=f"chat-shard-{shard}")
         self._owned[shard] = OwnedShard(lease, work)
         work.add_done_callback(lambda _: self._ended(lease))
@@ -180,20 +181,13 @@ class ShardAssigner:
             return 0
 
     async def _work(self, lease: ShardLease) -> None:
-        """Both stages; when one fails, the other ends."""
-        stages = [asyncio.create_task(stage.run(lease)) for stage in (self._deliver, self._save)]
         try:
-            done, _ = await asyncio.wait(stages, return_when=asyncio.FIRST_EXCEPTION)
-            for stage in done:
-                stage.result()
+            await self._save.run(lease)
         except LostShard as lost:
             log.warning("lost a chat shard", shard=lease.shard, why=str(lost), limited=True)
         except Exception:
             log.exception("a chat shard failed; it is taken anew", shard=lease.shard)
         finally:
-            for stage in stages:
-                stage.cancel()
-            await asyncio.gather(*stages, return_exceptions=True)
             # While the lease is ours no instance can go on with the shard, not even this one.
             await self._release(lease.shard, lease.holder)
         if not lease.stopping:
@@ -206,7 +200,7 @@ class ShardAssigner:
             self.wake.set()
 
     async def _hand_over(self, shard: int) -> None:
-        """Let the stages finish their batch and release the lease; also if this is cancelled meanwhile."""
+        """Let the stage finish its batch and release the lease; also if this is cancelled meanwhile."""
         owned = self._owned.get(shard)
         if owned is None:
             return

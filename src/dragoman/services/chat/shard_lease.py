@@ -1,17 +1,14 @@
-"""The lease of one shard that this instance works, and the state and steps that its two stages share."""
+"""The lease of one shard that this instance works, and what its save stage does with it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TypeVar
 
 import structlog
 
-from dragoman.domain.chat.delivery_state import EarlyPushes
 from dragoman.services.loops import retry
-from dragoman.store.chat.shards import Shards
-from dragoman.store.errors import Refused, StoreError
+from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -25,15 +22,13 @@ class LostShard(Exception):
 
 
 class ShardLease:
-    def __init__(self, shard: int, instance: str, fence: int, valid_until: float, last_inherited: str = "") -> None:
-        """`valid_until` is monotonic: from then on another instance may take the shard."""
+    def __init__(self, shard: int, instance: str, fence: int, valid_until: float, stream: str) -> None:
+        """`valid_until` is monotonic: from then on another instance may take the shard. `stream` is read first."""
         self.shard, self.fence = shard, fence
         self.holder = f"{instance}|{fence}"  # the value of the lease in Redis
-        self.early = EarlyPushes(last_inherited)
-        self.more_to_save = asyncio.Event()
+        self.stream, self.in_hand = stream, 0  # entries that were read and are not finished
         self.stopped = asyncio.Event()
         self._valid_until = valid_until
-        self._moving = False
 
     def renew(self, valid_until: float) -> None:
         self._valid_until = valid_until
@@ -68,28 +63,16 @@ class ShardLease:
         return self.stopped.is_set()
 
     def stop(self) -> None:
-        """Both stages finish their batch, and wait for nothing more."""
+        """The stage finishes its batch, and waits for nothing more."""
         self.stopped.set()
-        self.more_to_save.set()
 
-    @contextmanager
-    def moving(self) -> Iterator[None]:
-        """The deliver stage moves a batch to the save stage."""
-        self._moving = True
-        try:
-            yield
-        finally:
-            self._moving = False
+    def read_from(self, stream: str) -> None:
+        self.stream = stream
 
-    def nothing_to_save(self) -> None:
-        self.early.nothing_to_save(moving=self._moving or self.more_to_save.is_set())
+    def has_in_hand(self, entries: int) -> None:
+        self.in_hand = entries
 
 
-async def wait_for_redis(shards: Shards, lease: ShardLease, error: StoreError) -> None:
-    """Redis is unavailable, or came back without our groups."""
+async def wait_for_redis(lease: ShardLease, error: StoreError) -> None:
     log.warning("a chat shard waits for Redis", shard=lease.shard, error=str(error), limited=True)
-    # Not by its first word: Redis 6.2 puts words of its own before what a command says inside a script.
-    if isinstance(error, Refused) and "NOGROUP" in str(error):
-        with suppress(StoreError):
-            await shards.ensure_groups(lease.shard)
     await asyncio.sleep(RETRY_S)

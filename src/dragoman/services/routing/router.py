@@ -158,7 +158,7 @@ log = structlog.get_logger(__name__)
 
 class Announcer:
     def __init__(self, redis: Redis, keys: Keys, tasks: Tasks, instance: str | None = None) -> None:
-        self._redis, self._channel, self._tasks = redis, keys.announcements, tasks
+        self._redis, self._keys, self._channel, self._tasks = redis, keys, keys.announcements, tasks
         self._listeners: list[Callable[[Announcement], None]] = []
         own = (channel_of(keys, instance),) if instance is not None else ()
         self.subscriber = Subscriber(redis, self._channel, self._received, *own)
@@ -170,6 +170,11 @@ class Announcer:
         """To all instances. The subscribers of this instance get it at once, without Redis."""
         self._dispatch(message)
         self._tasks.spawn(self._redis.publish(self._channel, encode_peer(message)), "announce")
+
+    def announce_to(self, instance: str, message: Announcement) -> None:
+        """To one other instance."""
+        channel = channel_of(self._keys, instance)
+        self._tasks.spawn(self._redis.publish(channel, encode_peer(message)), "announce")
 
     async def run(self) -> None:
         await self.subscriber.run()

@@ -18,8 +18,10 @@ from dragoman.domain.limits.fair_queue import FairQueue
 from dragoman.protocol.peer import (
     Announcement,
     CoolingDown,
+    EarlyPushes,
     NodeLost,
     NodeSeen,
+    PushedEarly,
     RevocationChanged,
     ShardFreed,
     SlotFreed,
@@ -80,7 +82,7 @@ class FleetView:
                 self.fleet.pause(message.node_id, monotonic() + message.for_ms / 1000)
             case CoolingDown():
                 self.fleet.cool(message.node_id, message.service, monotonic() + message.for_ms / 1000)
-            case SwitchesChanged() | ShardFreed() | RevocationChanged():
+            case SwitchesChanged() | ShardFreed() | EarlyPushes() | PushedEarly() | RevocationChanged():
                 pass  # of other subscribers
             case _:
                 assert_never(message)

@@ -34,7 +34,7 @@ if quota > 0 then
   local used = tonumber(redis.call('GET', spent) or 0)
   if used + size > quota then return {'OVER', tostring(used)} end
 end
-local known = redis.call('HMGET', shard, 'last_id', 'backlog')
+local known = redis.call('HMGET', shard, 'last_id', 'backlog', 'accepted')
 local backlog = tonumber(known[2] or 0)
 if backlog >= share then return {'BUSY', tostring(backlog)} end
 -- Compared as text: a double cannot hold 63 bits.
@@ -43,8 +43,7 @@ if #last > #id or (#last == #id and last >= id) then return {'STALE_ID', last} e
 redis.call('HSET', claim, 'id', id, 'to', to, 'digest', digest)
 redis.call('PEXPIRE', claim, ttl)
 redis.call('XADD', accepted, '*', unpack(fields))
-redis.call('HSET', shard, 'last_id', id, 'backlog', backlog + 1)
-redis.call('HINCRBY', shard, 'accepted', 1)
+redis.call('HSET', shard, 'last_id', id, 'backlog', backlog + 1, 'accepted', (known[3] or 0) + 1)
 redis.call('HINCRBY', unsaved, sender, 1)
 if quota > 0 and redis.call('INCRBY', spent, size) == size then redis.call('PEXPIRE', spent, day) end
 return {'OK', tostring(backlog + 1)}

@@ -111,12 +111,10 @@ class ShardStatus:
     fence: int = 0
     holder: str = ""
     accepted_len: int = 0
-    accepted_pending: int = 0
     to_save_len: int = 0
-    to_save_pending: int = 0
     dead_len: int = 0
     dropped: int = 0  # total of dead letters that were too many or too old
-    # When the oldest pending entry was added; 0: nothing is pending. It changes by itself, so it is not compared.
+    # When the oldest entry was added; 0: there is none. It changes by itself, so it is not compared.
     oldest_ms: int = field(default=0, compare=False)
 
 

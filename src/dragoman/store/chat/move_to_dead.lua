@@ -8,7 +8,6 @@
 --       unsaved   hash
 --       claim     hash
 -- ARGV  holder    str   value that the lease must have
---       group     str
 --       entry     str
 --       sender    str
 --       id        str   serverMsgId
@@ -21,10 +20,7 @@
 -- Returns {'OK'}, {'GONE'} (there is no such entry any more), {'REPEATED', repeats} or {'FENCED'}.
 if redis.call('GET', lease) ~= holder then return {'FENCED'} end
 local found = redis.call('XRANGE', source, entry, entry)[1]
-if not found then
-  redis.call('XACK', source, group, entry)
-  return {'GONE'}
-end
+if not found then return {'GONE'} end
 local found_claim = redis.call('HMGET', claim, 'id', 'repeats')
 local mine = found_claim[1] == id
 if mine and tonumber(found_claim[2] or 0) > notified then return {'REPEATED', found_claim[2]} end
@@ -35,7 +31,6 @@ if keep == 1 then
   end
   redis.call('XADD', dead, '*', unpack(fields))
 end
-redis.call('XACK', source, group, entry)
 redis.call('XDEL', source, entry)
 if mine then redis.call('DEL', claim) end
 if redis.call('HINCRBY', unsaved, sender, -1) <= 0 then redis.call('HDEL', unsaved, sender) end

@@ -1,21 +1,23 @@
 """The shards of chat in Redis: one slot each, with its two streams, its counts, its claims and its lease.
 
-    accept ─▶ accepted ─deliver stage─▶ to_save ─save stage─▶ (a row)
-                                             └─▶ dead
+    accept ─▶ accepted ─save stage─▶ (a row)
+                             └─▶ dead
+
+Earlier releases moved entries from `accepted` to `to_save` before they saved them. What such a holder left there is
+older than anything in `accepted`, so the next holder saves it first.
 
 Every script that moves an entry compares the lease first, so a holder that was overtaken changes nothing. At any
 time: accepted = saved + dead + backlog, kept by the same scripts that move the entries.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dragoman.domain.chat.shards import shard_of, tag
 from dragoman.domain.limits.rates import DAY_S, cost
 from dragoman.store.chat.entries import AcceptReply, ChatEntry, SavedEntry, ShardStatus, Unreadable, sender_of
-from dragoman.store.errors import Refused
 from dragoman.store.instances import DELETE_IF_EQUAL, RENEW_IF_EQUAL
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis
@@ -26,13 +28,10 @@ SPEND_BYTES = Script.beside(__file__, "spend_bytes")
 REMEMBER_MESSAGE = Script.beside(__file__, "remember_message")
 RAISE_LAST_ID = Script.beside(__file__, "raise_last_id")
 TAKE_LEASE = Script.beside(__file__, "take_lease")
-READ_ENTRIES = Script.beside(__file__, "read_entries")
-MOVE_TO_SAVE = Script.beside(__file__, "move_to_save")
 FINISH_SAVED = Script.beside(__file__, "finish_saved")
 MOVE_TO_DEAD = Script.beside(__file__, "move_to_dead")
 TRIM_DEAD_LETTERS = Script.beside(__file__, "trim_dead_letters")
 
-CONSUMER = "holder"
 PAGE = 200  # entries of a stream that are searched at a time
 DAY_MS = int(DAY_S * 1000)
 
@@ -180,7 +179,8 @@ class Shards:
 
     async def has_entries(self, sender: int) -> bool:
         """Whether a message of it is in a stream of its shard."""
-        for stream, _ in self._stages(self.shard_of(sender)):
+        shard = self.shard_of(sender)
+        for stream in (self.accepted(shard), self.to_save(shard)):
             start = "-"
             while rows := await self.redis.call("XRANGE", stream, start, "+", "COUNT", PAGE):
                 if any(sender_of(fields) == sender for _, fields in rows):
@@ -206,70 +206,25 @@ class Shards:
 
     # -- the streams -----------------------------------------------------------------------------
 
-    async def ensure_groups(self, shard: int) -> None:
-        """From the very beginning: a group made at `$` would never see what was accepted before it."""
-        for stream, group in self._stages(shard):
-            try:
-                await self.redis.call_at(stream, "XGROUP", "CREATE", stream, group, "0", "MKSTREAM")
-            except Refused as error:
-                if error.word != "BUSYGROUP":
-                    raise
-
-    def _stages(self, shard: int) -> tuple[tuple[str, str], tuple[str, str]]:
-        names = self.names
-        return (self.accepted(shard), names.deliver_group), (self.to_save(shard), names.save_group)
-
     def reader(self, shard: int) -> Dedicated:
         return Dedicated(self.redis, self.accepted(shard), f"chat-reader-{shard}")
 
-    async def next_accepted(
-        self, reader: Dedicated, shard: int, holder: str, after: str, count: int, block_ms: int
-    ) -> list[ChatEntry | Unreadable] | None:
-        """New entries (after `>`), waiting for the first; or those left pending, after an id. None when fenced.
+    async def next_entries(
+        self, reader: Dedicated, stream: str, after: str, count: int, block_ms: int = 0
+    ) -> list[ChatEntry | Unreadable]:
+        """The entries after an id, waiting for the first; with `block_ms` 0 those that are there.
 
-        Waiting takes no entry, so an instance whose lease expires meanwhile leaves none pending.
+        A shard is read by position: reading takes nothing from the stream, and entries stay until they are finished. So
+        a holder that was overtaken and reads on takes nothing away from the next one.
         """
-        found, newest = await self._next(shard, 0, holder, after, count)
-        if found == [] and after == ">":
-            command = ("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", self.accepted(shard), newest)
-            if await reader.call(*command, patience_s=block_ms / 1000 + 5):
-                found, _ = await self._next(shard, 0, holder, after, count)
-        return found
+        block = ("BLOCK", block_ms) if block_ms else ()
+        command = ("XREAD", "COUNT", count, *block, "STREAMS", stream, after)
+        found = await reader.call(*command, patience_s=block_ms / 1000 + 5)
+        return [ChatEntry.parse(entry, fields) for entry, fields in found[0][1]] if found else []
 
-    async def next_to_save(
-        self, shard: int, holder: str, after: str, count: int
-    ) -> list[ChatEntry | Unreadable] | None:
-        """The same for the save stage, without waiting."""
-        return (await self._next(shard, 1, holder, after, count))[0]
-
-    async def _next(
-        self, shard: int, stage: int, holder: str, after: str, count: int
-    ) -> tuple[list[ChatEntry | Unreadable] | None, str]:
-        stream, group = self._stages(shard)[stage]
-        keys = {"lease": self.keys.lease(self._tags[shard]), "stream": stream}
-        values = {"holder": holder, "group": group, "consumer": CONSUMER, "after": after, "count": count}
-        match await READ_ENTRIES(self.redis, **keys, **values):
-            case [b"OK", entries]:
-                return [ChatEntry.parse(entry, fields) for entry, fields in entries], ""
-            case [b"NONE", newest]:
-                return [], newest.decode()
-        return None, ""
-
-    async def move_to_save(
-        self, shard: int, holder: str, entries: Sequence[tuple[str, str]], tried: Collection[str] = ()
-    ) -> int | None:
-        """Entries and whom each was pushed to go on to the save stage; how many did, or None when fenced.
-
-        `tried`: entries of which a push was tried, whatever came of it.
-        """
-        flat = [part for entry, to in entries for part in (entry, to, int(bool(to) or entry in tried))]
-        keys = {"lease": self.keys.lease(self._tags[shard]), "accepted": self.accepted(shard)}
-        group = self.names.deliver_group
-        to_save = self.to_save(shard)
-        reply = await MOVE_TO_SAVE(self.redis, **keys, to_save=to_save, holder=holder, group=group, entries=flat)
-        return int(reply[1]) if reply[0] == b"OK" else None
-
-    async def finish_saved(self, shard: int, holder: str, rows: Sequence[SavedEntry]) -> list[SavedEntry] | None:
+    async def finish_saved(
+        self, shard: int, holder: str, stream: str, rows: Sequence[SavedEntry]
+    ) -> list[SavedEntry] | None:
         """Delete entries that are rows. Returns those whose sender has repeated the message since, or None if fenced.
 
         Those that stay have their current number of repeats.
@@ -278,12 +233,11 @@ class Shards:
         reply = await FINISH_SAVED(
             self.redis,
             lease=keys.lease(name),
-            to_save=self.to_save(shard),
+            stream=stream,
             shard=keys.shard(name),
             unsaved=keys.unsaved(name),
             claims=[keys.claim(name, row.entry.sender, row.entry.client_msg_id) for row in rows],
             holder=holder,
-            group=self.names.save_group,
             entries=[part for row in rows for part in row.parts()],
         )
         if reply[0] != b"OK":
@@ -295,12 +249,12 @@ class Shards:
         self,
         shard: int,
         holder: str,
+        stream: str,
         what: ChatEntry | Unreadable,
         reason: str,
         tries: int,
         *,
         notified: int = 0,
-        from_accepted: bool = False,
         keep: bool = True,
     ) -> int | None:
         """One entry becomes a dead letter, unless its sender has asked again more often than `asked`.
@@ -314,7 +268,6 @@ class Shards:
         else:
             sender, client = what.fields.get("fromUserId", "?"), what.fields.get("clientMsgId", "?")
             id = what.fields.get("serverMsgId", "?")
-        stream, group = self._stages(shard)[0 if from_accepted else 1]
         reply = await MOVE_TO_DEAD(
             self.redis,
             lease=keys.lease(name),
@@ -324,7 +277,6 @@ class Shards:
             unsaved=keys.unsaved(name),
             claim=keys.claim(name, sender, client),
             holder=holder,
-            group=group,
             entry=what.entry,
             sender=sender,
             id=id,
@@ -348,52 +300,25 @@ class Shards:
         trimmed = TRIM_DEAD_LETTERS(self.redis, **keys, max_letters=limits.max_letters, max_age=limits.max_age_ms)
         return int(await trimmed)
 
-    async def newest_to_save(self, shard: int) -> str:
-        """The last entry that waits to be saved, or ''."""
-        rows = await self.redis.call("XREVRANGE", self.to_save(shard), "+", "-", "COUNT", 1)
-        return rows[0][0].decode() if rows else ""
-
     # -- what can be seen ------------------------------------------------------------------------
 
     async def status(self, shard: int) -> ShardStatus:
         name, call = self._tags[shard], self.redis.call
-        (accepted, deliver), (to_save, save) = self._stages(shard)
+        streams = (self.accepted(shard), self.to_save(shard))
         futures = [
             call("HMGET", self.keys.shard(name), "backlog", "accepted", "saved", "dead", "fence", "dropped"),
             call("GET", self.keys.lease(name)),
-            call("XLEN", accepted),
-            call("XPENDING", accepted, deliver),
-            call("XLEN", to_save),
-            call("XPENDING", to_save, save),
-            call("XLEN", self.dead(shard)),
+            *(call("XLEN", stream) for stream in (*streams, self.dead(shard))),
+            *(call("XRANGE", stream, "-", "+", "COUNT", 1) for stream in streams),
         ]
-        counts, holder, accepted_len, accepted_pending, to_save_len, to_save_pending, dead_len = await asyncio.gather(
-            *map(_or_none, futures)
-        )
+        counts, holder, accepted_len, to_save_len, dead_len, *firsts = await asyncio.gather(*futures)
         backlog, accepted_ever, saved, dead, fence, dropped = (int(count or 0) for count in counts)
         return ShardStatus(
-            backlog, accepted_ever, saved, dead, fence, (holder or b"").decode(), accepted_len or 0,
-            _pending(accepted_pending),
-            to_save_len or 0, _pending(to_save_pending), dead_len or 0, dropped,
-            _oldest(accepted_pending, to_save_pending),
+            backlog, accepted_ever, saved, dead, fence, (holder or b"").decode(), accepted_len, to_save_len, dead_len,
+            dropped, _oldest(firsts),
         )  # fmt: skip
 
 
-def _oldest(*summaries: Any) -> int:
-    """Of what XPENDING says of each stream: ids begin with the ms of Redis."""
-    firsts = [summary[1] for summary in summaries if summary and summary[1]]
-    return min((int(first.partition(b"-")[0]) for first in firsts), default=0)
-
-
-async def _or_none(future: Any) -> Any:
-    """A group that is not there yet has nothing pending."""
-    try:
-        return await future
-    except Refused as error:
-        if error.word != "NOGROUP":
-            raise
-        return None
-
-
-def _pending(reply: Any) -> int:
-    return int(reply[0]) if reply else 0
+def _oldest(firsts: Sequence[Sequence[Any]]) -> int:
+    """Of the first entry of each stream: ids begin with the ms of Redis."""
+    return min((int(rows[0][0].partition(b"-")[0]) for rows in firsts if rows), default=0)

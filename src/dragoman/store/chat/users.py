@@ -43,10 +43,13 @@ class Users:
         key = self.keys.user_owner(user)
         return bool(await RESTORE_OWNER(self.redis, owner=key, value=owner, former=former, ttl=self.ttl_ms) != b"OTHER")
 
+    def owner(self, user: int) -> "asyncio.Future[bytes | None]":
+        """`instance|connection`; on its way when this returns."""
+        return self.redis.call("GET", self.keys.user_owner(user))
+
     async def owners(self, users: Sequence[int]) -> list[str]:
         """`instance|connection` of each, '' for a user that is not connected."""
-        # Gathered: if one reply fails, asyncio would report the ones after it as never retrieved.
-        found = await asyncio.gather(*(self.redis.call("GET", self.keys.user_owner(user)) for user in users))
+        found = await self.redis.get_each([self.keys.user_owner(user) for user in users])
         return [(owner or b"").decode() for owner in found]
 
     async def renew(self, user: int, owner: str) -> str:

@@ -209,6 +209,7 @@ class ChatEnvironment:
         return self.environment.cpu_s(), self.environment.servers.cpu_s()
 
 
+USED = ("redis_commands_per_message", "aof_bytes_per_message", "socket_writes_per_message")
 # Commands that are not the instances': ours, and those that only look.
 NOT_COUNTED = frozenset({"xlen", "info", "ping", "keys", "config|resetstat", "config|set", "bgrewriteaof"})
 
@@ -243,11 +244,8 @@ class Used:
         )
 
     def per_message(self, messages: float) -> Quantities:
-        return {
-            "redis_commands_per_message": self.commands / messages,
-            "aof_bytes_per_message": self.aof_bytes / messages,
-            "socket_writes_per_message": self.socket_writes / messages,
-        }
+        used = (self.commands, self.aof_bytes, self.socket_writes)
+        return {name: value / messages for name, value in zip(USED, used, strict=True)}
 
 
 @asynccontextmanager
@@ -288,8 +286,7 @@ def quantities(found: Mapping[str, Any]) -> Quantities:
         raise CannotRun(f"No message got as far as {missing[0].rpartition('_p')[0]}.")
     sent = found["sent"]
     counts = ("cpu_ms_per_1000", "redis_cpu_ms_per_1000", "backlog_max", "backlog_end", "duplicates", "inversions")
-    costs = ("aof_bytes_per_message", "redis_commands_per_message", "socket_writes_per_message")
-    for name in (*counts, *costs, "reorderByServerMsgId", "reorderByFrom", "server_busy"):
+    for name in (*counts, *USED, "reorderByServerMsgId", "reorderByFrom", "server_busy"):
         figures[name] = float(found[name])
     figures["reorders"] = max(figures["reorderByServerMsgId"], figures["reorderByFrom"])
     figures["saved_share"] = found["saved_count"] / sent

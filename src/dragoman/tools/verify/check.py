@@ -166,7 +166,6 @@ def _nothing_taken(facts: Facts) -> Iterator[Finding]:
         left = {
             "accepted": shard.accepted_len,
             "to_save": shard.to_save_len,
-            "pending": shard.accepted_pending + shard.to_save_pending,
             "backlog": shard.backlog,
         }
         if any(left.values()):

@@ -169,8 +169,7 @@ class Facts:
         for node, jobs in self.slots.items():
             yield f"node {node} has {len(jobs)} slots taken, by {', '.join(sorted(jobs)[:3])}"
         for number, shard in enumerate(self.shards):
-            left = shard.backlog or shard.accepted_len or shard.to_save_len
-            if left or shard.accepted_pending or shard.to_save_pending:
+            if shard.backlog or shard.accepted_len or shard.to_save_len:
                 yield f"shard {number} has work left: {shard}"
         for sender, count in self.unsaved.items():
             yield f"{count} messages of {sender} are counted as unsaved"

@@ -115,7 +115,6 @@ const shardColumns = [
   },
   { head: "shard.accepted", cell: (row) => count(row.accepted_len), number: true },
   { head: "shard.to_save", cell: (row) => count(row.to_save_len), number: true },
-  { head: "shard.pending", cell: (row) => count(row.accepted_pending + row.to_save_pending), number: true },
   { head: "shard.saved", cell: (row) => count(row.saved), number: true },
   { head: "shard.dead", cell: (row) => count(row.dead_len), number: true, mood: (row) => (row.dead_len ? "bad" : "") },
   { head: "shard.fence", cell: (row) => count(row.fence), number: true },

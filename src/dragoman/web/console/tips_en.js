@@ -23,7 +23,6 @@ export const TIPS_EN = {
   "shard.lag.tip": "Age of the oldest message that is not saved yet.",
   "shard.accepted.tip": "Entries in the stream of accepted messages.",
   "shard.to_save.tip": "Entries in the stream to the database.",
-  "shard.pending.tip": "Entries that a worker has read and not finished.",
   "shard.fence.tip": "Number of the shard's lease. It only grows; an owner with a lower number cannot write.",
   "sessions.owner.tip": "The instance that owns the session.",
   "sessions.tenant.tip": "The tenant of the token that opened the session.",

@@ -23,7 +23,6 @@ export const TIPS_ZH = {
   "shard.lag.tip": "尚未保存的最早消息的等待时间。",
   "shard.accepted.tip": "已接受消息流中的条目。",
   "shard.to_save.tip": "正在存往数据库的流中的条目。",
-  "shard.pending.tip": "工作者已读取、尚未完成的条目。",
   "shard.fence.tip": "分片租约的编号，只增不减；编号较低的持有者不能写入。",
   "sessions.owner.tip": "拥有该会话的实例。",
   "sessions.tenant.tip": "打开会话的令牌所属的租户。",

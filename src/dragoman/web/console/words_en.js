@@ -138,7 +138,6 @@ export const EN = {
   "shard.lag": "Save lag",
   "shard.accepted": "Accepted",
   "shard.to_save": "To save",
-  "shard.pending": "In progress",
   "shard.saved": "Saved",
   "shard.dead": "Dead",
   "shard.fence": "Fence",

@@ -138,7 +138,6 @@ export const ZH = {
   "shard.lag": "保存延迟",
   "shard.accepted": "已接受",
   "shard.to_save": "待保存",
-  "shard.pending": "处理中",
   "shard.saved": "已保存",
   "shard.dead": "死信",
   "shard.fence": "围栏号",

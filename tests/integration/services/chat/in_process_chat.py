@@ -17,6 +17,7 @@ from dragoman.services.chat.acceptance import Acceptance
 from dragoman.services.chat.admission import Admission
 from dragoman.services.chat.credentials import Tokens
 from dragoman.services.chat.delivery import Delivery
+from dragoman.services.chat.early_push import EarlyPush, PushedMessages
 from dragoman.services.chat.feature_switches import FeatureSwitches, PathChooser
 from dragoman.services.chat.inbound import ChatSocket, now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
@@ -27,6 +28,7 @@ from dragoman.services.chat.report import Perf
 from dragoman.services.chat.undelivered import Resender, UndeliveredLookup
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
+from dragoman.services.routing.router import Announcer
 from dragoman.store.chat.cluster import Replicas
 from dragoman.store.chat.shards import Shards, StreamNames
 from dragoman.store.chat.users import Users
@@ -98,7 +100,11 @@ class InProcessChat:
         self.shards = Shards(redis, keys, names, 1, 600_000)
         self.local = LocalUsers(metrics, self.tasks, 60.0)
         self.tokens = Tokens(["a secret of thirty-two characters"], "us", 600, 600)
-        self.delivery = Delivery(name, self.local, self.users, Inboxes(redis, keys, InboxSettings()), metrics)
+        self.delivery = Delivery(
+            name, self.local, self.users, Inboxes(redis, keys, InboxSettings()), metrics, self.tasks
+        )
+        self.announcer = Announcer(redis, keys, self.tasks, name)
+        early = EarlyPush(self.delivery, PushedMessages(name, self.announcer), self.announcer, metrics)
         self.receipts = Receipts(self.archive, self.users, self.delivery, metrics, self.tasks)
         self.resender = Resender(self.local, self.archive, self.receipts, self.tasks, 10.0)
         self.ids = IdMaker(clock)
@@ -113,7 +119,7 @@ class InProcessChat:
         )  # fmt: skip
         two_phase = Acceptance(
             name, self.shards, self.archive, self.delivery, switches, gate, self.ids, cast(Replicas, None), refusals,
-            perf, metrics, accept_timeout_s,
+            perf, metrics, accept_timeout_s, early,
         )  # fmt: skip
 
         def outbound(user: ChatUser, verify: Verify) -> Outbound:

@@ -1,6 +1,7 @@
 """What operators can see of chat: perf lines, gauges and the fields of an entry, with a real Redis."""
 
 import json
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -11,7 +12,8 @@ from structlog.testing import capture_logs
 from dragoman.archive import Archive, NewMessage
 from dragoman.protocol.chat import decode_frame
 from dragoman.services.chat.report import Perf
-from dragoman.services.chat.shard_assigner import ShardAssigner
+from dragoman.services.chat.shard_assigner import OwnedShard, ShardAssigner
+from dragoman.services.chat.shard_lease import ShardLease
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Announcer
@@ -26,20 +28,14 @@ ROW = NewMessage(5, "n", SENDER, RECEIVER, "TEXT", "hi", 1)
 
 
 async def at_work(redis: Redis, keys: Keys) -> Shards:
-    """Three messages were accepted: one waits to be saved, one to be moved on, one to be read."""
+    """Three messages were accepted, and one is left in the second stream by an earlier release."""
     stream = f"{keys.im}:stream:single_chat"
     made = Shards(redis, keys, StreamNames(f"{stream}:accepted", f"{stream}:to_save", "deliver", "save"), 1, 600_000)
-    await made.ensure_groups(0)
-    holder = f"i|{await made.take_lease(0, 'i', 0, 600_000)}"
+    await made.take_lease(0, "i", 0, 600_000)
     for id in (1, 2, 3):
         entry = ChatEntry("", id, f"m{id}", SENDER, RECEIVER, "TEXT", "hi", 1, 1, "i", "save_first")
         assert (await made.accept(entry, "digest", 100))[0] is AcceptReply.OK
-    reader = made.reader(0)
-    read = await made.next_accepted(reader, 0, holder, ">", 2, 10)
-    await reader.close()
-    assert read is not None
-    await made.move_to_save(0, holder, [(read[0].entry, "")])
-    await made.next_to_save(0, holder, ">", 1)
+    await redis.call("XADD", made.to_save(0), "*", *entry.fields())
     return made
 
 
@@ -54,7 +50,7 @@ async def test_accept_line_has_the_times_and_the_length_and_pending_entries_of_t
         await tasks.settled()
     (line,) = logs
     assert line["event"] == "ws_perf single_chat_accept"
-    assert (line["acceptedWriteMs"], line["streamLen"], line["pending"], line["queue"]) == (12.3, 2, 1, 4)
+    assert (line["acceptedWriteMs"], line["streamLen"], line["pending"], line["queue"]) == (12.3, 3, 3, 4)
     assert line["acceptedAckMs"] >= 20
 
 
@@ -99,23 +95,25 @@ async def test_streams_are_not_asked_for_their_length_for_each_of_many_slow_mess
     assert sum("streamLen" in line for line in logs) <= 61
 
 
-async def test_gauges_show_the_length_and_the_pending_entries_of_both_streams(redis: Redis, keys: Keys) -> None:
+async def test_gauges_show_the_length_of_both_streams_and_what_is_in_hand(redis: Redis, keys: Keys) -> None:
     shards = await at_work(redis, keys)
     metrics, nothing = Metrics(), cast(Any, None)
     announcer = cast(Announcer, type("Deaf", (), {"subscribe": lambda self, heard: None})())
     assigner = ShardAssigner("i", shards, cast(Archive, None), nothing, announcer, metrics, nothing, nothing, ttl_s=5.0)
-    assigner._owned[0] = nothing
+    lease = ShardLease(0, "i", 1, inf, shards.accepted(0))
+    lease.has_in_hand(2)
+    assigner._owned[0] = OwnedShard(lease, nothing)
     await assigner.measure()
     gauges = {
         (name, stream): gauge.labels(stream, "0").value
-        for name, gauge in (("XLEN", metrics.chat_stream), ("XPENDING", metrics.chat_pending))
+        for name, gauge in (("XLEN", metrics.chat_stream), ("in hand", metrics.chat_pending))
         for stream in ("accepted", "to_save")
     }
     assert gauges == {
-        ("XLEN", "accepted"): 2,
-        ("XPENDING", "accepted"): 1,
+        ("XLEN", "accepted"): 3,
+        ("in hand", "accepted"): 2,
         ("XLEN", "to_save"): 1,
-        ("XPENDING", "to_save"): 1,
+        ("in hand", "to_save"): 0,
     }
     assert metrics.chat_backlog.labels("0").value == 3
     del assigner._owned[0]

@@ -86,7 +86,7 @@ class ReceiptsEnv:
         metrics, self.tasks = Metrics(), Tasks()
         self.archive, self.users = SlowArchive(database), LostUsers(redis, keys)
         inboxes = Inboxes(redis, keys, InboxSettings())
-        delivery = Delivery("i1", LocalUsers(metrics, self.tasks, 60.0), self.users, inboxes, metrics)
+        delivery = Delivery("i1", LocalUsers(metrics, self.tasks, 60.0), self.users, inboxes, metrics, self.tasks)
         self.receipts = Receipts(self.archive, self.users, delivery, metrics, self.tasks)
 
     async def status(self, id: int = ID) -> Status:

@@ -10,10 +10,9 @@ import pytest
 from dragoman.domain.limits.rates import cost
 from dragoman.store.chat import shards as chat_shards
 from dragoman.store.chat.entries import AcceptReply, ChatEntry, SavedEntry, ShardStatus, Unreadable
-from dragoman.store.chat.shards import CONSUMER, DeadLetterLimits, Shards, StreamNames
+from dragoman.store.chat.shards import DeadLetterLimits, Shards, StreamNames
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis
-from support.redis_servers import Connect
 from support.waiting import wait_until
 
 TTL_MS = 60_000
@@ -54,10 +53,9 @@ async def accept(shards: Shards, *numbers: int, sender: int = SENDER) -> None:
 
 
 async def take(shards: Shards, instance: str = "i1", shard: int = 0) -> str:
-    """The lease, from whoever has it, and the groups."""
+    """The lease, from whoever has it."""
     await shards.redis.call("DEL", shards.keys.lease(shards._tags[shard]))
     fence = await shards.take_lease(shard, instance, 0, TTL_MS)
-    await shards.ensure_groups(shard)
     return f"{instance}|{fence}"
 
 
@@ -70,17 +68,9 @@ async def reading(shards: Shards) -> AsyncIterator[Dedicated]:
         await reader.close()
 
 
-async def next_accepted(shards: Shards, holder: str, after: str = ">", count: int = 100) -> list[Any]:
+async def accepted(shards: Shards, after: str = "0", count: int = 100) -> list[Any]:
     async with reading(shards) as reader:
-        found = await shards.next_accepted(reader, 0, holder, after, count, SHORT_MS)
-    assert found is not None
-    return found
-
-
-async def next_to_save(shards: Shards, holder: str, after: str = ">", count: int = 100) -> list[Any]:
-    found = await shards.next_to_save(0, holder, after, count)
-    assert found is not None
-    return found
+        return await shards.next_entries(reader, shards.accepted(0), after, count)
 
 
 def ids(entries: list[Any]) -> list[int]:
@@ -94,15 +84,11 @@ async def test_a_message_goes_from_accepted_to_saved_and_leaves_nothing_but_its_
     holder = await take(shards)
     assert await shards.accept(message(1), "digest", SHARE) == (AcceptReply.OK, 1)
     assert await shards.unsaved(SENDER) == 1
-    (read,) = await next_accepted(shards, holder)
+    (read,) = await accepted(shards)
     assert read == ChatEntry(read.entry, ID + 1, "m-1", SENDER, 9, "TEXT", "héllo", 11, 12, "i1", "save_first")
-    assert await shards.move_to_save(0, holder, [(read.entry, "i2|c2")])
-    assert await shards.newest_to_save(0)
-    (read,) = await next_to_save(shards, holder)
-    assert (read.id, read.body, read.pushed_to) == (ID + 1, "héllo", "i2|c2")
-    assert await shards.finish_saved(0, holder, [SavedEntry(read, read.id)]) == []
+    assert await shards.finish_saved(0, holder, shards.accepted(0), [SavedEntry(read, read.id)]) == []
     assert await shards.unsaved(SENDER) == 0
-    assert not await shards.newest_to_save(0)
+    assert await accepted(shards) == []
     assert await shards.claim(SENDER, "m-1") == {"id": str(ID + 1), "to": "9", "digest": "digest", "saved": "1"}
     assert await shards.status(0) == ShardStatus(accepted=1, saved=1, fence=1, holder=holder)
     assert await shards.accept(message(2, client_msg_id="m-1"), "digest", SHARE) == (AcceptReply.SAVED, ID + 1)
@@ -123,8 +109,8 @@ async def test_a_sender_stores_so_many_bytes_a_day_and_another_one_its_own(redis
 
 async def buried(shards: Shards, holder: str, *numbers: int) -> None:
     await accept(shards, *numbers)
-    for entry in await next_accepted(shards, holder):
-        assert await shards.move_to_dead(0, holder, entry, "why", 5, from_accepted=True) == 0
+    for entry in await accepted(shards):
+        assert await shards.move_to_dead(0, holder, shards.accepted(0), entry, "why", 5) == 0
 
 
 async def dead_ids(shards: Shards) -> list[int]:
@@ -144,16 +130,15 @@ async def test_dead_letters_that_are_too_old_are_dropped_and_counted(redis: Redi
 
 
 async def test_body_of_an_unsaved_message_is_found_in_either_stream(
-    shards: Shards, monkeypatch: pytest.MonkeyPatch
+    shards: Shards, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Earlier releases moved entries to a second one."""
     monkeypatch.setattr(chat_shards, "PAGE", 2)
-    holder = await take(shards)
-    await accept(shards, *range(1, 6))
-    assert [await shards.unsaved_body(SENDER, ID + number) for number in (1, 5, 6)] == ["héllo", "héllo", None]
-    entries = await next_accepted(shards, holder, count=3)
-    await shards.move_to_save(0, holder, [(entry.entry, "") for entry in entries])
-    assert [await shards.unsaved_body(SENDER, ID + number) for number in (1, 3, 4)] == ["héllo"] * 3
-    assert await shards.unsaved_body(SENDER, ID + 6) is None
+    await redis.call("XADD", shards.to_save(0), "*", *message(1, body="left").fields(), "pushedTo", "i1|1")
+    await accept(shards, *range(2, 7))
+    assert [await shards.unsaved_body(SENDER, ID + number) for number in (1, 2, 6, 7)] == [
+        "left", "héllo", "héllo", None,
+    ]  # fmt: skip
 
 
 async def test_repeated_request_renews_the_claim(shards: Shards, redis: Redis, keys: Keys) -> None:
@@ -165,32 +150,17 @@ async def test_repeated_request_renews_the_claim(shards: Shards, redis: Redis, k
 
 
 async def test_the_fields_of_an_entry_have_the_names_others_read(shards: Shards, redis: Redis) -> None:
-    holder = await take(shards)
     await accept(shards, 1)
     names = ["serverMsgId", "clientMsgId", "fromUserId", "toUserId", "msgType", "body", "sendTs", "createdAtMs"]
     names += ["producerServerId", "mode", "v"]
-    ((entry, fields),) = await redis.call("XRANGE", shards.accepted(0), "-", "+")
+    ((_, fields),) = await redis.call("XRANGE", shards.accepted(0), "-", "+")
     assert [name.decode() for name in fields[::2]] == names
-    await next_accepted(shards, holder)
-    await shards.move_to_save(0, holder, [(entry.decode(), "")])
-    ((_, fields),) = await redis.call("XRANGE", shards.to_save(0), "-", "+")
-    assert [name.decode() for name in fields[::2]] == [*names, "pushedTo"]
-
-
-async def test_time_of_the_delivery_attempt_is_noted_only_when_there_was_one(shards: Shards, redis: Redis) -> None:
-    holder = await take(shards)
-    await accept(shards, 1, 2, 3)
-    reached, missed, saved_first = [entry.entry for entry in await next_accepted(shards, holder)]
-    moves = [(reached, "i1|1"), (missed, ""), (saved_first, "")]
-    await shards.move_to_save(0, holder, moves, tried={reached, missed})
-    rows = await redis.call("XRANGE", shards.to_save(0), "-", "+")
-    assert [b"deliveredAttemptTs" in fields for _, fields in rows] == [True, True, False]
 
 
 async def test_first_holder_reads_a_shard_from_its_first_entry(shards: Shards) -> None:
     await accept(shards, 1, 2, 3)
-    holder = await take(shards)
-    assert ids(await next_accepted(shards, holder)) == [1, 2, 3]
+    await take(shards)
+    assert ids(await accepted(shards)) == [1, 2, 3]
 
 
 async def test_senders_are_accepted_in_the_slot_of_their_shard(redis: Redis, keys: Keys) -> None:
@@ -206,32 +176,29 @@ async def test_senders_are_accepted_in_the_slot_of_their_shard(redis: Redis, key
 # -- the holder, and those before it
 
 
-async def test_next_holder_reads_pending_entries_page_by_page(shards: Shards) -> None:
+async def test_next_holder_reads_all_that_is_not_finished_page_by_page(shards: Shards) -> None:
     first = await take(shards, "i1")
     await accept(shards, 1, 2, 3, 4)
-    assert ids(await next_accepted(shards, first, count=3)) == [1, 2, 3]
+    read = await accepted(shards, count=3)
+    assert await shards.finish_saved(0, first, shards.accepted(0), [SavedEntry(read[0], read[0].id)]) == []
     second = await take(shards, "i2")
-    page = await next_accepted(shards, second, after="0", count=2)
-    assert ids(page) == [1, 2]
-    page = await next_accepted(shards, second, after=page[-1].entry, count=2)
-    assert ids(page) == [3]
-    assert await next_accepted(shards, second, after=page[-1].entry, count=2) == []
-    assert ids(await next_accepted(shards, second)) == [4]
+    page = await accepted(shards, count=2)
+    assert ids(page) == [2, 3]
+    page = await accepted(shards, after=page[-1].entry, count=2)
+    assert ids(page) == [4]
+    assert await accepted(shards, after=page[-1].entry, count=2) == []
+    assert await shards.finish_saved(0, first, shards.accepted(0), [SavedEntry(page[0], page[0].id)]) is None
+    assert await shards.finish_saved(0, second, shards.accepted(0), [SavedEntry(page[0], page[0].id)]) == []
 
 
-async def test_one_that_is_overtaken_while_it_waits_takes_nothing_with_it(
-    shards: Shards, connect: Connect, keys: Keys
-) -> None:
-    other = shards_of(await connect(), keys)
-    first = await take(shards, "i1")
-    async with reading(shards) as reader:
-        waiting = asyncio.ensure_future(shards.next_accepted(reader, 0, first, ">", 10, LONG_MS))
-        await wait_until(lambda: blocked(shards.redis, shards.accepted(0)))
-        second = await take(other, "i2")
-        await accept(other, 1)
-        assert await waiting is None
-    assert (await shards.status(0)).accepted_pending == 0
-    assert ids(await next_accepted(other, second)) == [1]
+async def test_repeated_finish_whose_answer_was_lost_counts_nothing_twice(shards: Shards) -> None:
+    holder = await take(shards)
+    await accept(shards, 1, 2, 3)
+    rows = [SavedEntry(entry, entry.id) for entry in await accepted(shards)]
+    for _ in range(2):
+        assert await shards.finish_saved(0, holder, shards.accepted(0), rows[:2]) == []
+    assert await shards.finish_saved(0, holder, shards.accepted(0), rows) == []
+    assert await shards.status(0) == ShardStatus(accepted=3, saved=3, fence=1, holder=holder)
 
 
 async def blocked(redis: Redis, key: str) -> bool:
@@ -240,23 +207,20 @@ async def blocked(redis: Redis, key: str) -> bool:
 
 
 async def test_blocking_read_returns_new_entries(shards: Shards) -> None:
-    holder = await take(shards)
     async with reading(shards) as reader:
-        waiting = asyncio.ensure_future(shards.next_accepted(reader, 0, holder, ">", 10, LONG_MS))
+        waiting = asyncio.ensure_future(shards.next_entries(reader, shards.accepted(0), "0", 10, LONG_MS))
         await wait_until(lambda: blocked(shards.redis, shards.accepted(0)))
         await accept(shards, 1)
-        found = await waiting
-    assert found is not None
-    assert ids(found) == [1]
+        assert ids(await waiting) == [1]
 
 
 async def test_blocking_read_returns_nothing_after_its_timeout(shards: Shards) -> None:
-    """Also when something is left in the stream: it was given before, and is waited behind."""
-    holder = await take(shards)
+    """Also when something is left in the stream: it was read before."""
     await accept(shards, 1)
-    await next_accepted(shards, holder)
+    (read,) = await accepted(shards)
     began = asyncio.get_running_loop().time()
-    assert await next_accepted(shards, holder) == []
+    async with reading(shards) as reader:
+        assert await shards.next_entries(reader, shards.accepted(0), read.entry, 10, SHORT_MS) == []
     assert asyncio.get_running_loop().time() - began >= SHORT_MS / 1000 * 0.9
 
 
@@ -281,45 +245,41 @@ async def test_unreadable_entry_stays_until_it_is_moved_to_the_dead_letters(
     holder = await take(shards)
     await accept(shards, 1)
     entry = (await redis.call("XADD", shards.accepted(0), "*", *fields)).decode()
-    first, broken = await next_accepted(shards, holder)
+    first, broken = await accepted(shards)
     assert isinstance(first, ChatEntry)
     assert isinstance(broken, Unreadable)
     assert (broken.entry, broken.newer) == (entry, False)
     assert "it cannot be read" in broken.why
-    assert await shards.move_to_dead(0, holder, broken, broken.why, 1, from_accepted=True) == 0
+    assert await shards.move_to_dead(0, holder, shards.accepted(0), broken, broken.why, 1) == 0
     tally = await shards.status(0)
-    assert (tally.accepted_len, tally.accepted_pending, tally.dead_len) == (1, 1, 1)
+    assert (tally.accepted_len, tally.dead_len) == (1, 1)
 
 
 async def test_entry_of_a_later_release_is_recognised_and_extra_fields_are_ignored(
     shards: Shards, redis: Redis
 ) -> None:
-    holder = await take(shards)
     await redis.call("XADD", shards.accepted(0), "*", *FIELDS[:-1], "2")
     await redis.call("XADD", shards.accepted(0), "*", *FIELDS, "colour", "red")
-    newer, known = await next_accepted(shards, holder)
+    newer, known = await accepted(shards)
     assert isinstance(newer, Unreadable)
     assert newer.newer
     assert isinstance(known, ChatEntry)
 
 
-async def test_an_entry_that_a_person_deleted_is_let_go(shards: Shards, redis: Redis) -> None:
+async def test_an_entry_that_a_person_deleted_becomes_no_dead_letter(shards: Shards, redis: Redis) -> None:
     holder = await take(shards)
     await accept(shards, 1)
-    (read,) = await next_accepted(shards, holder)
+    (read,) = await accepted(shards)
     await redis.call("XDEL", shards.accepted(0), read.entry)
-    (gone,) = await next_accepted(shards, holder, after="0")
-    assert isinstance(gone, Unreadable)
-    assert await shards.move_to_dead(0, holder, gone, gone.why, 1, from_accepted=True) == 0
-    tally = await shards.status(0)
-    assert (tally.accepted_pending, tally.dead_len) == (0, 0)
+    assert await shards.move_to_dead(0, holder, shards.accepted(0), read, "why", 1) == 0
+    assert (await shards.status(0)).dead_len == 0
 
 
 async def test_a_dead_letter_says_why_and_its_sender_may_try_anew(shards: Shards, redis: Redis) -> None:
     holder = await take(shards)
     await accept(shards, 1)
-    (read,) = await next_accepted(shards, holder)
-    assert await shards.move_to_dead(0, holder, read, "w" * 1000, 5, from_accepted=True) == 0
+    (read,) = await accepted(shards)
+    assert await shards.move_to_dead(0, holder, shards.accepted(0), read, "w" * 1000, 5) == 0
     ((_, fields),) = await redis.call("XRANGE", shards.dead(0), "-", "+")
     letter = dict(zip(fields[::2], fields[1::2], strict=True))
     assert (letter[b"deadReason"], letter[b"tries"], letter[b"body"]) == (b"w" * 500, b"5", "héllo".encode())
@@ -334,18 +294,9 @@ async def test_a_dead_letter_says_why_and_its_sender_may_try_anew(shards: Shards
 
 async def test_unused_shard_has_an_empty_tally(shards: Shards) -> None:
     assert await shards.status(0) == ShardStatus()
-    assert not await shards.newest_to_save(0)
 
 
 async def test_unknown_counters_of_a_later_release_are_ignored(shards: Shards, redis: Redis, keys: Keys) -> None:
     await accept(shards, 1)
     await redis.call("HSET", keys.shard(shards._tags[0]), "colour", "red")
     assert (await shards.status(0)).accepted == 1
-
-
-async def test_all_instances_read_as_one_consumer(shards: Shards, redis: Redis) -> None:
-    holder = await take(shards)
-    await accept(shards, 1)
-    await next_accepted(shards, holder)
-    ((_, name, *_),) = await redis.call("XPENDING", shards.accepted(0), "deliver", "-", "+", 10)
-    assert name.decode() == CONSUMER

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dragoman.domain.chat import delivery_state
-from dragoman.domain.chat.delivery_state import ConnectionState, DeliveryState, EarlyPushes, SenderState
+from dragoman.domain.chat.delivery_state import MAX_QUEUED, ConnectionState, DeliveryState, SenderState
 
 HERE, THERE = "i0|1", "i1|7"
 USERS = st.integers(1, 4)
@@ -258,59 +258,22 @@ def test_acknowledgement_of_an_unknown_message_covers_it_alone() -> None:
     assert ConnectionState().acknowledge(9) == (9,)
 
 
-# -- pushes before the save ------------------------------------------------------------------------
-
-
-def test_message_may_be_pushed_early_when_nothing_of_its_sender_is_unsaved() -> None:
-    assert EarlyPushes().may_push(1, 2, HERE)
-    assert not EarlyPushes().may_push(1, 2, "")
-
-
-def test_nothing_is_pushed_early_until_what_an_earlier_holder_left_is_saved() -> None:
-    early = EarlyPushes("9-10")
-    early.saved_up_to("9-9")
-    assert not early.may_push(1, 2, HERE)
-    early.saved_up_to("10-0")
-    assert early.may_push(1, 2, HERE)
-
-
-def test_nothing_is_pushed_early_until_the_save_stage_has_nothing_left() -> None:
-    early = EarlyPushes("9-1")
-    early.nothing_to_save(moving=True)
-    assert early.may_push(1, 2, HERE)
-
-
-def test_message_waits_for_an_earlier_one_that_was_pushed_to_another_connection() -> None:
-    early = EarlyPushes()
-    early.moved(1, 2, 10, HERE)
-    assert early.may_push(1, 2, HERE)
-    assert not early.may_push(1, 2, THERE)
-    early.ended(1, 2, 10)
-    assert early.may_push(1, 2, THERE)
-
-
-def test_message_waits_while_any_earlier_one_was_pushed_to_no_connection() -> None:
-    early = EarlyPushes()
-    early.moved(1, 2, 10, HERE)
-    early.moved(1, 2, 11, "")
-    early.ended(1, 2, 10)
-    early.ended(1, 2, 10)
-    assert not early.may_push(1, 2, HERE)
-    early.ended(1, 2, 11)
-    assert early.may_push(1, 2, HERE)
-
-
-def test_other_senders_and_receivers_do_not_wait() -> None:
-    early = EarlyPushes()
-    early.moved(1, 2, 10, "")
-    assert early.may_push(1, 3, HERE)
-    assert early.may_push(4, 2, HERE)
-
-
-def test_messages_that_redis_lost_delay_no_later_ones() -> None:
-    early = EarlyPushes()
-    early.moved(1, 2, 10, "")
-    early.nothing_to_save(moving=True)
-    assert not early.may_push(1, 2, HERE)
-    early.nothing_to_save(moving=False)
-    assert early.may_push(1, 2, HERE)
+def test_message_that_is_not_saved_is_written_only_behind_the_one_before_it() -> None:
+    state = ConnectionState()
+    assert state.may_push_early(0)
+    assert not state.push(7, 1, b"")
+    assert (state.may_push_early(7), state.may_push_early(5)) == (True, False), "behind 7, in the queue"
+    state.resume()
+    state.next_pass()
+    state.end_resend()
+    assert state.may_push_early(0)
+    assert not state.may_push_early(5)
+    state.deliver(5, 1)
+    assert state.may_push_early(5)
+    state.acknowledge(5)
+    assert state.may_push_early(5)
+    state.pause()
+    for number in range(MAX_QUEUED):
+        assert state.may_push_early(0)
+        state.push(100 + number, 1, b"")
+    assert not state.may_push_early(0), "it does not fit, and is not in the archive"

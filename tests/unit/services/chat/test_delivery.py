@@ -64,7 +64,12 @@ class Env:
         self.table, self.boxes, self.tasks = Table(), Boxes(), Tasks()
         metrics = Metrics()
         self.delivery = Delivery(
-            "i0", LocalUsers(metrics, self.tasks, 60), cast(Users, self.table), cast(Inboxes, self.boxes), metrics
+            "i0",
+            LocalUsers(metrics, self.tasks, 60),
+            cast(Users, self.table),
+            cast(Inboxes, self.boxes),
+            metrics,
+            self.tasks,
         )
 
     async def push(self, *ids: int, user: int = 2) -> set[int]:
@@ -178,16 +183,23 @@ async def request_under_way(env: Env) -> "asyncio.Task[set[int]]":
     return pushing
 
 
-async def test_resend_stays_pending_when_its_request_is_cancelled() -> None:
+async def test_request_of_a_caller_that_is_cancelled_goes_on() -> None:
     env = Env()
     pushing = await request_under_way(env)
     pushing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await pushing
-    assert env.delivery.resends_pending
+    assert env.boxes.stuck is not None
+    env.boxes.stuck.set_result(PushReply.FULL)
     env.boxes.stuck = None
     await env.push(12)
     assert env.arrived == [[2], [12]]
+
+
+async def test_pushes_of_several_senders_share_an_entry_in_their_order() -> None:
+    env = Env()
+    assert await asyncio.gather(*(env.push(id) for id in (11, 12, 13))) == [set(), set(), set()]
+    assert env.arrived == [[11, 12, 13]]
 
 
 async def test_pushes_wait_while_a_resend_request_is_under_way() -> None:

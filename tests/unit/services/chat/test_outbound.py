@@ -173,7 +173,7 @@ class Parts:
             ),
             Acceptance(
                 "i", any_store, any_store, any_delivery, switches, self.gate, self.ids, cast(Any, None), refusals, perf,
-                metrics, TIMEOUT_S,
+                metrics, TIMEOUT_S, cast(Any, None),
             ),
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from dragoman.archive import Archive, ArchiveAway, Status, Stored
-from dragoman.services.chat.deliver_stage import DeliverStage
+from dragoman.services.chat.early_push import PushedMessages
 from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_assigner import ShardAssigner
 from dragoman.services.chat.shard_lease import LostShard, ShardLease
@@ -33,10 +33,9 @@ class Redis:
         self.leases: dict[int, str] = {}
         self.fence = 0
         self.away: set[int] = set()
-        self.failing: set[str] = set()
 
-    def _ask(self, shard: int, what: str = "") -> None:
-        if shard in self.away or what in self.failing:
+    def _ask(self, shard: int) -> None:
+        if shard in self.away:
             raise RedisAway("away")
 
     async def take_lease(self, shard: int, instance: str, fence: int, ttl_ms: int) -> int:
@@ -56,12 +55,11 @@ class Redis:
         if self.leases.get(shard) == holder:
             del self.leases[shard]
 
-    async def ensure_groups(self, shard: int) -> None:
-        self._ask(shard, "groups")
+    def accepted(self, shard: int) -> str:
+        return f"accepted-{shard}"
 
-    async def newest_to_save(self, shard: int) -> str:
-        self._ask(shard)
-        return ""
+    def to_save(self, shard: int) -> str:
+        return f"to_save-{shard}"
 
 
 class Others:
@@ -116,8 +114,8 @@ class AssignerEnv:
             cast(Instances, self.others),
             cast(Announcer, self.announcer),
             Metrics(),
-            cast(DeliverStage, IdleStage()),
             cast(SaveStage, self.save),
+            PushedMessages("i0", cast(Announcer, self.announcer)),
             ttl_s=TTL_S,
         )
 
@@ -162,14 +160,6 @@ async def test_shard_whose_stage_ended_is_released(why: Exception) -> None:
     assert env.redis.leases == {}
 
 
-async def test_a_shard_that_was_taken_and_cannot_be_worked_is_given_up() -> None:
-    env = AssignerEnv()
-    env.redis.failing = {"groups"}
-    with pytest.raises(StoreError):
-        await env.assigner.run_once()
-    assert env.redis.leases == {}
-
-
 async def test_assigner_hands_over_shards_above_its_share() -> None:
     env = AssignerEnv()
     await env.assigner.run_once()
@@ -207,23 +197,7 @@ async def test_stopping_assigner_takes_no_shard_and_does_not_wait_for_idle_ones(
 
 
 def lease() -> ShardLease:
-    return ShardLease(0, "i0", 3, monotonic() + 60)
-
-
-@pytest.mark.parametrize("under_way", ["moving", "more_to_save"])
-def test_early_pushes_are_kept_while_a_batch_is_moved(under_way: str) -> None:
-    held = lease()
-    held.early.moved(1, 2, 10, "")
-    if under_way == "moving":
-        with held.moving():
-            held.nothing_to_save()
-    else:
-        held.more_to_save.set()
-        held.nothing_to_save()
-    assert not held.early.may_push(1, 2, "i0|1")
-    held.more_to_save.clear()
-    held.nothing_to_save()
-    assert held.early.may_push(1, 2, "i0|1")
+    return ShardLease(0, "i0", 3, monotonic() + 60, "to_save")
 
 
 def test_expired_lease_is_lost_until_it_is_renewed() -> None:

@@ -21,6 +21,7 @@ from dragoman.protocol.peer import ChatNotices, ChatPush, InboxMessage, decode_i
 from dragoman.services.chat import inbound, save_stage
 from dragoman.services.chat.credentials import Access, BadToken, Tokens
 from dragoman.services.chat.delivery import Delivery
+from dragoman.services.chat.early_push import PushedMessages
 from dragoman.services.chat.inbound import ChatSocket, Inbound, frame_of
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.one_phase import Refusals
@@ -294,9 +295,10 @@ class World:
         self.handed: list[InboxMessage] = []
         self.metrics = metrics = Metrics()
         this, self.bad = cast(Any, self), set[int]()
-        self.delivery = Delivery("i0", LocalUsers(metrics, Tasks(), 60), this, this, metrics)
+        self.delivery = Delivery("i0", LocalUsers(metrics, Tasks(), 60), this, this, metrics, Tasks())
         switches = cast(Any, SimpleNamespace(current=Switches(enabled=True)))
-        self.stage = SaveStage(this, this, self.delivery, this, switches, metrics, Refusals(metrics), 5)
+        pushed = PushedMessages("i0", cast(Any, SimpleNamespace(subscribe=lambda listener: None)))
+        self.stage = SaveStage(this, this, self.delivery, this, switches, metrics, Refusals(metrics), 5, pushed)
 
     async def owners(self, users: Sequence[int]) -> list[str]:
         if self.away:
@@ -322,14 +324,14 @@ class World:
     async def keep_notice(self, user: int, frame: bytes) -> None:
         pass
 
-    async def finish_saved(self, shard: int, holder: str, rows: Sequence[SavedEntry]) -> list[SavedEntry]:
+    async def finish_saved(self, shard: int, holder: str, stream: str, rows: Sequence[SavedEntry]) -> list[SavedEntry]:
         return []
 
     async def work(self, *ids: int) -> None:
         entries = [
             ChatEntry("1-1", id, f"m{id}", SENDER, RECEIVER, "TEXT", "hi", 1, 1, "i0", "save_first") for id in ids
         ]
-        await self.stage.handle(ShardLease(0, "i0", 1, inf), list(entries))
+        await self.stage.handle(ShardLease(0, "i0", 1, inf, "accepted"), list(entries))
 
 
 def _stored(row: NewMessage) -> Stored:
@@ -365,7 +367,9 @@ async def test_senders_and_receivers_are_looked_up_in_one_query() -> None:
     world.delivery.users.owners = owners  # type: ignore[method-assign]
     await world.work(1, 2)
     assert asked == [[RECEIVER, SENDER]]
-    assert [type(message) for message in world.handed] == [ChatNotices, ChatPush]
+    assert [type(message) for message in world.handed] == [ChatPush, ChatNotices], (
+        "the next message of the sender must not overtake this one"
+    )
 
 
 async def test_sender_that_redis_could_not_locate_needs_no_resend() -> None:
