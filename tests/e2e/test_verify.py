@@ -53,6 +53,15 @@ def test_nothing_is_lost_on_a_cluster_or_with_postgresql(tmp_path: Path, redis: 
 
 
 @pytest.mark.long
+@pytest.mark.timeout(SHORT_S)
+@pytest.mark.parametrize("seed", [2, 3], ids=["deliver first", "one phase"])
+def test_chat_loses_nothing_in_the_other_modes(tmp_path: Path, seed: int) -> None:
+    told = verified(tmp_path, "--only", "chat", "--seed", str(seed))
+    assert told["figures"]["lost"] == told["figures"]["duplicated"] == told["figures"]["out_of_order"] == 0
+    assert sum(row["promised"] for row in told["rows"]) > 0
+
+
+@pytest.mark.long
 @pytest.mark.timeout(REAL_S)
 @pytest.mark.parametrize(("redis", "db"), [("single", "sqlite"), ("cluster", "postgres")])
 def test_nothing_is_lost_with_faults_of_real_length_and_the_settings_as_shipped(
