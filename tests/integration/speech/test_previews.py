@@ -1,6 +1,7 @@
 """Previews over a real Redis: words while a client speaks, on one instance and across two; nothing else changes."""
 
 import asyncio
+import base64
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,7 @@ from dragoman.services.speech.session import Session
 from integration.speech.test_session import WHO
 from support.cluster import SPOKEN_PACKET
 from support.in_process import TIMEOUT_S, InProcessInstance, InProcessNode, OpenInstance, RecordingSocket
+from support.voice import silent, vowel
 from support.waiting import wait_until
 
 CHUNK_MS = 200
@@ -459,3 +461,26 @@ async def test_a_node_slower_than_real_time_delays_no_result(open_instance: Open
     assert all("job_id" in one for one in client.socket.of("asr_partial"))
     node.stop()
     await running
+
+
+async def test_previews_follow_the_voice_detector_through_cuts_by_length_and_by_silence(
+    open_instance: OpenInstance,
+) -> None:
+    """What a preview gets begins with the audio of its job; a cut at the quietest point may be before its end."""
+    a = await open_instance(speech__max_duration_ms=2000)
+    node = await a.node("n", previews=2, working=True)
+    client = Client(a, wants=False, vad="server", audio_format="pcm16")
+    stream = silent(600) + vowel(3000) + silent(900) + vowel(600) + silent(900)
+    for at in range(0, len(stream), 6400):
+        client.seq += 1
+        client.session.chunk(stream[at : at + 6400], False, client.seq)
+        await asyncio.sleep(0.05)
+    await wait_until(lambda: len(client.results) >= 3 and len(client.results) == len(node.jobs), TIMEOUT_S)
+    jobs = {job["preview_id"]: base64.b64decode(job["audio"]) for job in node.jobs}
+    assert list(jobs) == node.previews
+    for preview_id in node.previews:
+        previewed = node.previewed(preview_id)
+        shorter = min(len(previewed), len(jobs[preview_id]))
+        assert shorter
+        assert previewed[:shorter] == jobs[preview_id][:shorter]
+        assert await closed(node, preview_id) == "cut"

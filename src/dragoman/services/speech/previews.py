@@ -17,6 +17,8 @@ import structlog
 from msgspec import Raw
 
 from dragoman.domain.preview import (
+    MIN_OPENING_MS,
+    MIN_PIECE_MS,
     Ended,
     FindNode,
     How,
@@ -148,7 +150,8 @@ class Speaker:
         self._previews, self._input, self._output, self._turns = previews, source, output, turns
         self._rooms = rooms
         self._session_id, self._init, self._trace_id = session_id, init, trace_id
-        self._state = SessionPreview()
+        # With a voice detector an utterance is open when something was said.
+        self._state = SessionPreview(MIN_PIECE_MS if source.vad is not None else MIN_OPENING_MS)
         self._in_flight: asyncio.Future[PushReply | None] | None = None
 
     @property
