@@ -298,6 +298,8 @@ NAMES = StreamNames("accepted", "to_save", "deliver", "save")
 class Away:
     """Takes every question, and answers none but which names there are."""
 
+    get_each = Redis.get_each
+
     def call(self, *command: Any) -> "asyncio.Future[Any]":
         future = asyncio.get_running_loop().create_future()
         if command[0] == "SMEMBERS":
