@@ -87,13 +87,13 @@ async def back(session: Session) -> Resumed | Renewed:
     raise AssertionError("the session is over")
 
 
-def wav_of(ms: int, rate: int) -> bytes:
+def wav_of(pcm: bytes, rate: int) -> bytes:
     file = io.BytesIO()
     with wave.open(file, "wb") as writer:
         writer.setnchannels(1)
         writer.setsampwidth(2)
         writer.setframerate(rate)
-        writer.writeframes(bytes(2 * rate * ms // 1000))
+        writer.writeframes(pcm)
     return file.getvalue()
 
 
@@ -102,7 +102,7 @@ def wav_of(ms: int, rate: int) -> bytes:
 
 async def test_client_streams_a_file_and_gets_every_translation(here: InstanceProcess, tmp_path: Path) -> None:
     path = tmp_path / "speech.wav"
-    path.write_bytes(wav_of(5000, 8000))
+    path.write_bytes(wav_of(bytes(80_000), 8000))
     async with session_at(here, vad=False) as session:
         results = [result async for result in session.stream_file(path, fast=True)]
     assert [result.index for result in results] == [0, 1, 2]

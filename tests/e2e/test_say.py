@@ -21,6 +21,7 @@ from dragoman.protocol.audio import SILENCE_PACKET, opus_run
 from dragoman.tools.processes import InstanceProcess
 from e2e.test_client import UNHURRIED, environment, wav_of
 from support.redis_servers import RedisAt
+from support.voice import vowel
 from support.waiting import wait_until
 
 TIMEOUT_S = 60.0
@@ -66,7 +67,7 @@ async def test_say_speaks_a_sample_without_a_file(here: InstanceProcess, tmp_pat
 
 
 async def test_say_sends_files_in_their_own_format(here: InstanceProcess, tmp_path: Path) -> None:
-    (tmp_path / "speech.wav").write_bytes(wav_of(1000, 44_100))
+    (tmp_path / "speech.wav").write_bytes(wav_of(vowel(1000, 44_100), 44_100))
     (tmp_path / "speech.opus-packets").write_bytes(opus_run([SILENCE_PACKET] * 50))
     for name in ("speech.wav", "speech.opus-packets"):
         status, out, _ = await say(here, tmp_path, name, "--fast", "--from", "es", "--to", "en")
@@ -78,7 +79,7 @@ async def test_say_streams_standard_input(here: InstanceProcess, tmp_path: Path)
     process = await start(here, tmp_path, "-", "--json")
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(bytes(32 * 800))
+    process.stdin.write(vowel(800))
     first = await process.stdout.readline()  # while more may come
     words = json.loads(first)
     assert (words["event"], words["index"], words["job_id"]) == ("partial", 0, "")
@@ -91,7 +92,7 @@ async def test_say_streams_standard_input(here: InstanceProcess, tmp_path: Path)
 
 
 async def test_say_explains_in_one_sentence_that_no_node_serves_the_pair(here: InstanceProcess, tmp_path: Path) -> None:
-    (tmp_path / "long.pcm").write_bytes(bytes(32 * 60_000))
+    (tmp_path / "long.pcm").write_bytes(vowel(2000) * 30)
     status, _, err = await say(here, tmp_path, "long.pcm", "--to", "fr")
     assert status == 1
     sentence = "dragoman: No node translates en → fr (no node for this job: no node in pool). dragoman status lists"
@@ -100,7 +101,7 @@ async def test_say_explains_in_one_sentence_that_no_node_serves_the_pair(here: I
 
 
 async def test_ctrl_c_stops_speaking_and_closes_the_session(here: InstanceProcess, tmp_path: Path) -> None:
-    (tmp_path / "long.pcm").write_bytes(bytes(32 * 60_000))
+    (tmp_path / "long.pcm").write_bytes(vowel(2000) * 30)
     process = await start(here, tmp_path, "long.pcm")
     assert process.stdout is not None
     first = await process.stdout.readline()

@@ -91,7 +91,7 @@ class Recorded:
         return found
 
 
-def conversation(rate: int, voices: Sequence[str], pauses_ms: Sequence[int] = PAUSES_MS) -> Recorded:
+def conversation(rate: int, voices: Sequence[str], pauses_ms: tuple[int, ...] = PAUSES_MS) -> Recorded:
     recorded = Recorded(rate)
     recorded.quiet(1000)
     texts = [(text, voice) for number in range(4) for voice in voices for text in (SENTENCES[voice][number],)]
