@@ -18,6 +18,7 @@ from support.raw_node import Message, RawNode, Work, silent
 from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, KeyInspector
 from support.rooms import FEATURES, Gathering, Member, gathering, translates, translation, translator
 from support.speech import TIMEOUT_S, Harness, Scenario, Talker, new_scenario, start_harness
+from support.voice import vowel
 from support.waiting import wait_until
 
 A, B = 0, 1
@@ -484,7 +485,7 @@ async def test_stream_on_standard_input_is_captioned_and_its_caption_is_explaine
         node = await translator(scenario, [en, es], B)
         berta = await met.join(es, B)
         server = f"http://127.0.0.1:{harness.instances[A].port}"
-        sound = wav_of_unknown_length(b"\x00\x20\x00\xe0" * (RATE // 4))
+        sound = wav_of_unknown_length(vowel(500, RATE))
         say = ("say", "--room", berta.room.code, "--from", en, "--name", "Stream", "--url", server, "-")
         code, output = await run_of(*say, standard_input=sound)
         seen = await berta.shows(translation(es, f"said 0 in {en}"))
