@@ -53,7 +53,14 @@ class Conversation:
     async def member(self, speaks: str, *instances: InstanceProcess, room: str = "") -> Member:
         urls = [f"ws://127.0.0.1:{one.port}/ws/session" for one in instances]
         opened = Room(
-            urls, room=room, name=speaks, speaks=speaks, from_start=bool(room), audio_format="pcm16", sample_rate=16_000
+            urls,
+            room=room,
+            name=speaks,
+            speaks=speaks,
+            from_start=bool(room),
+            audio_format="pcm16",
+            sample_rate=16_000,
+            vad=False,
         )
         member = Member(opened, speaks)
         await member.room.join()

@@ -23,7 +23,7 @@ from support.waiting import wait_until
 
 A, B = 0, 1
 RATE = 16_000
-PCM: dict[str, Any] = {"audio_format": "pcm16", "sample_rate": RATE}
+PCM: dict[str, Any] = {"audio_format": "pcm16", "sample_rate": RATE, "vad": False}  # what is sent is no voice
 FLAGS: dict[str, object] = {
     "rooms__translate_timeout_ms": 5000,
     "rooms__captions_per_minute": 0,

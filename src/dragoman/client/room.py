@@ -106,6 +106,7 @@ class Room:
       `hears` must be given.
     - `voice`: get translations also as speech: `caption.audio`.
     - `audio_format`, `sample_rate`: of the audio to send. A `Recording` sets them by itself.
+    - `vad`: with pcm16, the server finds where utterances begin and end, as in `Session`.
     - `previews`: members see the words of this one while it speaks, if a node can do that.
     - `originals`: also get sentences in the language in which they were said.
     - `from_start`: get everything that was said before; otherwise the last captions.
@@ -130,6 +131,7 @@ class Room:
         settings: RoomSettings | None = None,
         audio_format: str = audio.OPUS,
         sample_rate: int = 16_000,
+        vad: bool = True,
         previews: bool = True,
         token: str | None = None,
         timing: Timing | None = None,
@@ -150,7 +152,7 @@ class Room:
         self._joined_before, self._from_start = False, from_start
         self._session = Session(
             url, src=speaks, tgt=hears, token=token, timing=timing, ssl=ssl, on_lost="new",
-            audio_format=audio_format, sample_rate=sample_rate, previews=previews,
+            audio_format=audio_format, sample_rate=sample_rate, vad=vad, previews=previews,
         )  # fmt: skip
         self._timing = timing or Timing()
         self._on_message, self._on_event = on_message, on_event

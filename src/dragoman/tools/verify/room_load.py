@@ -65,6 +65,7 @@ class RoomMemberLoad:
             speaks=self._speaks,
             hears=lang,
             audio_format="pcm16",
+            vad=False,  # what it sends is no voice
             on_event=self._on_event,
             from_start=bool(self._ledger.room),
             timing=LOAD_TIMING,
