@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dragoman.embedded.engine import free_port
 from dragoman.tools.processes import InstanceProcess
 from support.engines import words
 from support.raw_node import RawNode, silent
+from support.voice import vowel
 from support.waiting import wait_until
 
 pytestmark = needs_a_voice
@@ -41,13 +43,13 @@ _TOO_MUCH = """async () => {
   for (let at = 0; at < 40; at++) session.say(new Uint8Array(64 << 10));
   return told;
 }"""
-_UNSENT = """async () => {
+_UNSENT = """async (voice) => {
   const { Session } = await import("/page/session.js"), translated = [];
   const result = ({ text_translated }) => translated.push(text_translated);
   const on = { state() {}, partial() {}, progress() {}, ended() {}, result };
   const session = new Session({ src: "en", tgt: "zh" }, on);
   session.open();
-  session.say(new Uint8Array(16000).fill(7), true);
+  session.say(Uint8Array.from(atob(voice), (one) => one.charCodeAt(0)), true);
   session.finish("languages changed");
   while (session.link.wanted) await new Promise((resolve) => setTimeout(resolve, 20));
   return translated;
@@ -271,7 +273,7 @@ async def test_speech_before_a_swap_of_languages_is_still_translated(harness: Br
 async def test_finishing_session_first_sends_its_buffered_audio(harness: BrowserHarness, windows: Windows) -> None:
     await harness.served(harness.first, "en", "zh")
     page = await windows.open(url(harness.first))
-    [translated] = await page.evaluate(_UNSENT)
+    [translated] = await page.evaluate(_UNSENT, b64encode(vowel(500)).decode())
     assert translated.startswith("[zh] ")
 
 

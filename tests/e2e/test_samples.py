@@ -24,8 +24,9 @@ from dragoman.engines import Sound
 from dragoman.protocol.audio import opus_run
 from dragoman.tools.processes import InstanceProcess
 from support.cluster import SPOKEN_PACKET, running
-from support.engines import beep, needs_wheels
+from support.engines import needs_wheels
 from support.redis_servers import RedisAt
+from support.voice import vowel
 from support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,7 +126,7 @@ async def test_session_of_the_readme_prints_translations(redis_at: RedisAt, tmp_
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(16_000)
-        file.writeframes(beep(1000, 16_000).pcm)
+        file.writeframes(vowel(1000))
     async with serving(redis_at, tmp_path, node=True) as instance:
         printed = await output(program("README.md", "stream_file"), instance, tmp_path)
     assert re.fullmatch(r"0 \[es\] utterance 0 of s-\w+\n", printed)
@@ -134,7 +135,7 @@ async def test_session_of_the_readme_prints_translations(redis_at: RedisAt, tmp_
 async def test_live_session_of_the_python_guide_prints_translations(redis_at: RedisAt, tmp_path: Path) -> None:
     body = program("docs/guides/python-client.md", "stdin")
     async with serving(redis_at, tmp_path, node=True) as instance:
-        printed = await output(body, instance, tmp_path, beep(1000, 16_000).pcm)
+        printed = await output(body, instance, tmp_path, vowel(1000))
     assert re.fullmatch(r"(… .*\n)*0 \[es\] utterance 0 of s-\w+\n", printed)
 
 

@@ -224,6 +224,8 @@ def _where(receipt: Mapping[str, Any], pair: str) -> Iterator[str]:
         yield BY_TURN[affinity].format(chosen=chosen or "the chosen node")
     if chosen is None:
         yield from _obstacles(receipt)
+    elif affinity != "hit" and receipt.get("previewed"):
+        yield f"Chosen: {chosen}, which has heard the utterance while it was spoken."
     elif affinity != "hit":
         yield _choice(list(receipt.get("drawn") or []), pool, chosen)
     if chosen is not None and receipt.get("text_only"):

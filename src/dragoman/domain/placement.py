@@ -88,6 +88,7 @@ class Receipt:
     counts: dict[str, int] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     text_only: bool = False  # audio is wanted, and the chosen node is not known to speak the language
+    previewed: bool = False  # the chosen node has heard the utterance while it was spoken
 
 
 @dataclass(slots=True)
@@ -247,7 +248,7 @@ class _Placement:
         return node.id in self.ask.later, node.gpu_queue > 0
 
     def _assign(self, node: Node, overcommit: int, by_turn: AffinityResult | None, pool: Pool) -> Assign:
-        receipt = Receipt(len(pool), self.drawn, node.id, by_turn)
+        receipt = Receipt(len(pool), self.drawn, node.id, by_turn, previewed=node.id == self.ask.preview_node)
         kept_free = self._kept_free(node) if self.ask.yields else 0
         limit = self._slots(node) + overcommit - kept_free
         assign = Assign(node.id, node.epoch, limit, by_turn, receipt, kept_free=kept_free)

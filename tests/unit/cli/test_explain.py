@@ -57,6 +57,11 @@ def test_where_names_only_the_chosen_node_for_a_pool_of_one() -> None:
     assert lines_of("Where", receipt=receipt) == "1 node could serve en → es. Chosen: n1."
 
 
+def test_where_names_the_node_that_has_heard_the_utterance_before_its_end() -> None:
+    receipt = {"pool": 2, "drawn": ["n1"], "chosen": "n1", "previewed": True}
+    assert lines_of("Where", receipt=receipt).endswith("Chosen: n1, which has heard the utterance while it was spoken.")
+
+
 def test_where_says_that_the_result_may_be_text_only() -> None:
     receipt = {"pool": 2, "drawn": ["n1"], "chosen": "n1", "text_only": True}
     assert lines_of("Where", receipt=receipt).endswith("n1 may have no voice for es: the result may be text only.")

@@ -20,7 +20,8 @@ function placement(receipt, pair) {
   if (affinity) sentences.push(word(`why.turn.${affinity}`, { chosen: chosen ?? "?" }));
   if (!chosen) sentences.push(...obstacles(receipt));
   else if (affinity !== "hit") {
-    sentences.push(word(drawn.length > 1 ? "why.drawn" : "why.chosen", { drawn: drawn.join(", "), chosen }));
+    const how = receipt.previewed ? "why.previewed" : drawn.length > 1 ? "why.drawn" : "why.chosen";
+    sentences.push(word(how, { drawn: drawn.join(", "), chosen }));
   }
   if (chosen && receipt.text_only) sentences.push(word("why.text_only", { chosen, language: pair.split(" ").pop() }));
   return sentences;

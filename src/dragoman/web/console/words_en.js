@@ -245,6 +245,7 @@ export const EN = {
   "why.turn.not_in_pool": "The node of its turn was not eligible (not ready, cooling down, or tried before), so any node could be chosen.",
   "why.turn.full": "The node of its turn had no slot left, not even a turn's extra one, so any node could be chosen.",
   "why.chosen": "Chosen: {chosen}.",
+  "why.previewed": "Chosen: {chosen}, which has heard the utterance while it was spoken.",
   "why.drawn": "Candidates: {drawn} (random). Chosen: {chosen}, best by GPU queue, then free slots.",
   "why.text_only": "{chosen} may have no voice for {language}: the result may be text only.",
   "why.obstacle": "{count} × {reason}{who}.",

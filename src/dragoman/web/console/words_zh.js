@@ -245,6 +245,7 @@ export const ZH = {
   "why.turn.not_in_pool": "话轮的节点不符合条件（未就绪、冷却中或已试过），因此可选任何节点。",
   "why.turn.full": "话轮的节点没有空槽位，连话轮的额外槽位也没有，因此可选任何节点。",
   "why.chosen": "选中：{chosen}。",
+  "why.previewed": "选中：{chosen}，说话时它已经听过这段话。",
   "why.drawn": "候选（随机）：{drawn}。选中：{chosen}，先看 GPU 队列，再看空闲槽位。",
   "why.text_only": "{chosen} 可能没有 {language} 的语音：结果可能只有文字。",
   "why.obstacle": "{count} × {reason}{who}。",
