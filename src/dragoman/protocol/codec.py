@@ -21,7 +21,7 @@ from dragoman.protocol.session import ClientMessage, ServerMessage
 T = TypeVar("T")
 
 _AT_FIELD = " - at `$"
-_MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`$")
+_MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*(?:` or `[^`]*)?)`$")
 _SENTENCE_LENGTH, _QUOTED_LENGTH = 200, 120
 _QUOTE, _BRACE, _BRACKET, _NULL = b'"{[n'
 

@@ -162,7 +162,7 @@ class NodePartial(Message, tag="asr_partial", kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.job_id and not self.preview_id:
-            raise ValueError("Object missing required field `job_id`")
+            raise ValueError("Object missing required field `job_id` or `preview_id`")
 
 
 class PreviewRefused(Message, tag="preview_refused"):
