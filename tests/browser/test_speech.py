@@ -140,6 +140,7 @@ async def test_real_engines_answer_in_spanish_with_audible_sound(harness: Browse
     assert float(await first.get_attribute("data-peak")) > 0.05
 
 
+@pytest.mark.long
 async def test_sample_of_the_page_is_recognised_as_it_was_spoken(harness: BrowserHarness, windows: Windows) -> None:
     if harness.lacking is not None:
         pytest.skip(f"these engines need more than is here: {harness.lacking}")
