@@ -63,3 +63,34 @@ async def test_principal_cannot_open_one_room_after_another(limited: Harness) ->
         assert answers == [""] * OPENED + ["LIMIT_EXCEEDED"]
         other = await met.join("en", token=token(sub="other"))
         await wait_until(lambda: other.room.count == 1, TIMEOUT_S)
+
+
+async def test_token_for_one_room_gives_no_speech_outside_that_room(limited: Harness) -> None:
+    async with with_healthy_client(limited) as scenario, gathering(scenario) as met:
+        host = await met.join(scenario.src, token=token(sub="host"))
+        node = await scenario.node(
+            features=("job_ack", "preview:2"), node_id="speech", token=token("node", "speech"), text_pairs=[]
+        )
+        for claim in (met.id, "another-room"):
+            credential = token(sub=f"guest of {claim}", room=claim, role="speaker")
+            guest = await scenario.talker(token=credential, previews=True)
+            await scenario.say_utterance(guest, 0)
+            refused = await guest.failed(0)
+            assert (refused["code"], "join it" in refused["message"]) == ("NOT_IN_ROOM", True)
+            chunks = await scenario.talker(token=credential, previews=True)
+            for _ in range(4):
+                await chunks.speak(50)
+            await chunks.speak(final=True)
+            assert (await chunks.failed(0))["code"] == "NOT_IN_ROOM"
+        assert not [one for one in node.heard if one["type"] in ("job_assign", "preview_audio")]
+        # In its room it speaks, until the host removes it.
+        guest = await scenario.talker(token=token(sub="guest", room=met.id, role="speaker"))
+        await guest.say("room_join", room_id=met.id, display_name="Guest", speaks=scenario.src)
+        await guest.until(lambda m: m["type"] == "room_joined", TIMEOUT_S)
+        await scenario.say_utterance(guest, 0)
+        await host.until(lambda caption: caption.text == "said 0")
+        await host.room.remove(guest.session_id)
+        await guest.until(lambda m: m["type"] == "room_expired", TIMEOUT_S)
+        await scenario.say_utterance(guest, 1)
+        assert (await guest.failed(1))["code"] == "NOT_IN_ROOM"
+        assert len(node.jobs) == 1

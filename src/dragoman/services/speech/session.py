@@ -26,7 +26,7 @@ from dragoman.domain.release import Drop, ReleaseWindow, Settled
 from dragoman.domain.segmenter import Cut, Output, SegmenterSettings, Silence, TurnEnded, Withheld
 from dragoman.domain.turn import Turn
 from dragoman.protocol import ids
-from dragoman.protocol.codes import BackpressureAction, CancelReason, Close, ErrorCode, UiEventName
+from dragoman.protocol.codes import BackpressureAction, CancelReason, Close, ErrorCode, RoomErrorCode, UiEventName
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import Message
 from dragoman.protocol.node import NodePartial
@@ -61,6 +61,7 @@ CLOSED_EARLY = "the session was closed before there was an answer"
 TOO_LATE = "a later utterance was sent, and this one was not answered in time"
 OVERLOADED = "this instance has too many jobs waiting"
 MANY_OPEN = "many utterances of this client wait for their results"
+OUTSIDE_ITS_ROOM = "the token is for one room: join it, then speak"
 TOO_MANY_OPEN = "too many utterances of this client wait for their results: wait for some, then send it again"
 
 
@@ -318,7 +319,7 @@ class Session:
                     self._note_silence()
                 case _:
                     assert_never(output)
-        if self._speaker is not None and self.socket is not None and not self.draining:
+        if self._speaker is not None and self.socket is not None and not self.draining and self._may_be_heard:
             self._speaker.follow()
         self.set_timer()
 
@@ -371,7 +372,8 @@ class Session:
         queue = request.turn_queue
         self._requests[request.index] = request
         self._count_job()
-        if (refused := (in_room.refused if in_room is not None else None) or self._refusal()) is not None:
+        outside = End(Outcome.FAILED, RoomErrorCode.NOT_IN_ROOM, OUTSIDE_ITS_ROOM) if self.room_claim else None
+        if (refused := (in_room.refused if in_room is not None else outside) or self._refusal()) is not None:
             request.position.release()
             self.job_ended(request, refused)
         else:
@@ -403,6 +405,11 @@ class Session:
             return True
         self._metrics.session_limits.labels("jobs").inc()
         return False
+
+    @property
+    def _may_be_heard(self) -> bool:
+        """A client whose token is for one room speaks in that room only."""
+        return self.room_claim is None or self._rooms.language(self.id) is not None
 
     def _has_room(self) -> bool:
         """Whether the job that was just added is within the limits of the session and of its client; near a limit the
