@@ -11,16 +11,13 @@ run is save-first on SQLite, and its figures have plain names; those of further 
 With `--db-delay` the cases are all modes on SQLite, and on PostgreSQL behind a proxy that passes on each answer to
 COMMIT so much later (`chat_delay`). The plain figures are then those of deliver-first on SQLite.
 
-`--max` raises the rate by a quarter until one is not sustained: a message is refused, unsaved, or saved long after the
-last one was sent. The rate below it counts. Then comes twice that rate, on a backlog that is full within seconds: every
-message must be saved or refused with `server_busy`, what was accepted must be saved, no user is disconnected, and no
-message arrives twice or out of order.
+`--ramp` finds the highest rate that is sustained, and measures what happens below and above it (`chat_ramp`).
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, Literal
 from uuid import uuid4
@@ -47,14 +44,6 @@ SAMPLE_S = 0.5
 SHARDS_SETTLE_S = 3.0  # the first instance gives up half of the shards; the measurement begins after that
 DRAIN_S = 30.0
 
-GROWTH = 1.25
-MAX_STEPS = 12
-STEP_WARMUP_S = 1.0
-LATE_S = 1.0  # how long after the last message was due everything must be saved
-OVERLOAD = 2.0
-SMALL_BACKLOG = 2000
-OVERLOAD_DRAIN_S = 60.0
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -68,7 +57,6 @@ class Settings:
     modes: tuple[MessagePath, ...] = ("save_first",)
     databases: tuple[Database, ...] = ("sqlite",)
     slow: bool = False
-    max: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +92,7 @@ class Bench:
 
 
 def steps(settings: Settings) -> int:
-    return len(cases(settings)) * settings.rounds + (MAX_STEPS + 1 if settings.max else 0)
+    return len(cases(settings)) * settings.rounds
 
 
 def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
@@ -119,8 +107,6 @@ def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
 async def _run(report: Report, bench: Bench, on_step: OnStep) -> None:
     findings = await in_turns(cases(bench.settings), bench, bench.settings.rounds, on_step)
     report.figures = findings.figures
-    if bench.settings.max:
-        report.figures |= await find_max(bench.backend, bench.settings, on_step)
     # Every half second of the last round, which a maximum cannot show.
     report.settings["backlog_over_time"] = bench.backlogs
     plain = DELAY_PLAIN if bench.settings.db_delays_ms else PLAIN
@@ -174,7 +160,7 @@ class ChatEnvironment:
         """Messages at that rate; what the users counted, and the CPU time it took."""
         servers, loads = self.environment.servers, self.environment.loads
         redis = Address.parse(servers.urls[0])
-        await loads["chat"].call("pace", per_s=rate, seconds=warmup_s + seconds, name=f"m{uuid4().hex[:6]}")
+        await loads["chat"].call("pace", phases=[(rate, warmup_s + seconds)], name=f"m{uuid4().hex[:6]}")
         await asyncio.sleep(warmup_s)
         await loads["ping"].call("time", host=redis.host, port=redis.port, per_s=PINGS_PER_S)
         before, used = self._cpu_s(), await Used.so_far(self.environment)
@@ -295,56 +281,6 @@ def quantities(found: Mapping[str, Any]) -> Quantities:
     return figures
 
 
-# -- the highest rate ------------------------------------------------------------------------------
-
-
-async def find_max(servers: Backend, settings: Settings, on_step: OnStep) -> Quantities:
-    seconds = min(settings.seconds, 5.0)
-    setup = Setup(clients=settings.clients, pings=settings.pings)
-    async with chat_environment(servers, setup) as chat:
-        sustained, rate = await climb(chat, settings.rate, seconds, on_step)
-    if not sustained:
-        raise CannotRun(f"{settings.rate:,.0f} messages a second are not sustained; begin with fewer.")
-    on_step(f"{rate * OVERLOAD:,.0f} messages a second, which is too many")
-    async with chat_environment(servers, replace(setup, max_backlog=SMALL_BACKLOG)) as chat:
-        over = await chat.run(rate * OVERLOAD, STEP_WARMUP_S, seconds, OVERLOAD_DRAIN_S)
-    return {"max_per_s": sustained, **overloaded(over, rate * OVERLOAD)}
-
-
-async def climb(
-    chat: ChatEnvironment, rate: float, seconds: float, on_step: OnStep, max_steps: int = MAX_STEPS
-) -> tuple[float, float]:
-    """The highest sustained rate, 0 if none was, and the next, which was not."""
-    sustained = 0.0
-    for _ in range(max_steps):
-        on_step(f"{rate:,.0f} messages a second")
-        if not is_sustained(await chat.run(rate, STEP_WARMUP_S, seconds, OVERLOAD_DRAIN_S), seconds):
-            break
-        sustained = rate
-        rate *= GROWTH
-    return sustained, rate
-
-
-def is_sustained(found: dict[str, Any], seconds: float) -> bool:
-    complete = found["saved_count"] == found["sent"] and not found["errors"] and not found["failures"]
-    return complete and found["took_s"] <= seconds + LATE_S
-
-
-def overloaded(found: dict[str, Any], rate: float) -> Quantities:
-    """`overload_worse` counts every message that is neither saved nor refused as promised; it should be 0."""
-    strange = sum(found["errors"].values()) - found["errors"].get("server_busy", 0)
-    unanswered = max(found["sent"] - found["saved_count"] - found["server_busy"], 0)
-    lost = max(found["accepted_count"] - found["saved_count"], 0)
-    disorder = found["duplicates"] + found["reorderByFrom"] + found["reorderByServerMsgId"]
-    return {
-        "overload_per_s": rate,
-        "overload_server_busy": float(found["server_busy"]),
-        "overload_saved": float(found["saved_count"]),
-        "overload_accepted_p99_ms": float(found["accepted_p99_ms"]),
-        "overload_worse": float(strange + unanswered + lost + disorder + len(found["failures"])),
-    }
-
-
 # -- conclusions: plain names, ratios, tables, and whether the targets are met ----------------------
 
 Figures = Mapping[str, float]
@@ -440,13 +376,6 @@ def notes(figures: Figures, found: Figures) -> Iterator[str]:
         for kind, words in (("", ""), ("_slow", " with 50 ms a commit")):
             if (ratio := found.get(f"{db}{kind}_off_vs_accepted_p99")) is not None:
                 yield f"{shown}{words}: with two-phase off a sender waits {ratio:.1f} × as long for its receipt (p99)."
-    if (most := figures.get("max_per_s")) is not None:
-        worse = figures["overload_worse"]
-        yield (
-            f"{most:,.0f} messages a second are sustained. At {figures['overload_per_s']:,.0f} a second "
-            f"{figures['overload_server_busy']:,.0f} were refused with server_busy, {figures['overload_saved']:,.0f} "
-            f"were saved, and {worse:,.0f} were neither."
-        )
 
 
 def verdict(figures: Figures) -> str:

@@ -1,7 +1,7 @@
 """Chat users in a process of their own: an open loop of messages, each timed from the moment it was due.
 
-Message `n` is due at `start + n / rate`, whether the ones before it were answered or not. All latencies count from
-there, so a server that stalls is charged for every message that waits. Senders take turns in
+Message `n` is due at `start + due[n]`, whether the ones before it were answered or not. All latencies count from there,
+so a server that stalls is charged for every message that waits. Senders take turns in
 random order, receivers are drawn; receivers acknowledge each message at once. Clocks are those of one machine.
 
 Raw frames and one small decode: the clients share their cores with what is measured.
@@ -11,6 +11,7 @@ import asyncio
 import gc
 import time
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from contextlib import suppress
 from math import inf
@@ -65,15 +66,13 @@ class ChatLoad:
         self.name = b""
         self._pacing: asyncio.Task[None] | None = None
         self._pinging: asyncio.Task[None] | None = None
-        self._reset(0.0, 1.0, 0)
+        self._reset(0.0, array("d"))
 
-    def _reset(self, start: float, rate: float, most: int) -> None:
-        self.start, self.rate = start, rate
-        self.sent = self.planned = 0
-        self.accepted, self.saved, self.arrived = (array("d", bytes(8 * most)) for _ in range(3))
+    def _reset(self, start: float, due: "array[float]") -> None:
+        self.start, self.due, self.sent = start, due, 0
+        self.accepted, self.saved, self.arrived, self.refused = (array("d", bytes(8 * len(due))) for _ in range(4))
         self.delivered = self.duplicates = self.by_from = self.by_id = self.inversions = 0
         self.errors: Counter[str] = Counter()
-        self.busy: list[int] = []  # messages that were refused for now
         self.late: list[int] = []  # that came after a later one of their sender
         self.failures: list[str] = []
 
@@ -92,8 +91,8 @@ class ChatLoad:
         self._pinging = asyncio.create_task(self._ping(TESTER_PING_S if pings else PING_S))
         return {"users": len(self.users)}
 
-    async def pace(self, per_s: float, seconds: float, name: str, in_time: bool = False) -> None:
-        """So many messages a second for so long, of which `result` is figures; nothing of an earlier pace counts.
+    async def pace(self, phases: list[tuple[float, float]], name: str, in_time: bool = False) -> None:
+        """For each phase so many messages a second for so many seconds; nothing of an earlier pace counts.
 
         `in_time`: what we did not manage to send while it lasted is left out, and counted as unsent.
         """
@@ -103,10 +102,13 @@ class ChatLoad:
         gc.freeze()
         gc.disable()
         self.name = name.encode()
-        self._reset(monotonic() + 0.05, per_s, int(per_s * seconds) + 1)
-        self.planned = int(per_s * seconds)
-        until = self.start + seconds + BEHIND_S if in_time else inf
-        self._pacing = asyncio.create_task(self._pace(self.planned, until))
+        due, began = array("d"), 0.0
+        for per_s, seconds in phases:
+            due.extend(began + number / per_s for number in range(int(per_s * seconds)))
+            began += seconds
+        self._reset(monotonic() + 0.05, due)
+        until = self.start + began + BEHIND_S if in_time else inf
+        self._pacing = asyncio.create_task(self._pace(until))
 
     async def result(self, warmup_s: float, wait_s: float, expects_accepted: bool) -> dict[str, Any]:
         """Wait until everything is sent and answered, at most `wait_s`; figures of what was due after the warm-up."""
@@ -118,7 +120,19 @@ class ChatLoad:
             await asyncio.sleep(POLL_S)
         if self.errors or self.failures:
             await asyncio.sleep(0.5)  # what else there is to hear
-        return self._figures(int(warmup_s * self.rate), expects_accepted)
+        return self._figures(bisect_left(self.due, warmup_s), expects_accepted)
+
+    async def seconds(self) -> dict[str, Any]:
+        """Of the messages that were due in each second: how many, and what their senders received."""
+        found = []
+        for second in range(int(self.due[self.sent - 1]) + 1 if self.sent else 0):
+            numbers = range(bisect_left(self.due, second), bisect_left(self.due, second + 1, hi=self.sent))
+            one: dict[str, Any] = {"sent": len(numbers)}
+            for name, at in (("accepted", self.accepted), ("refused", self.refused)):
+                taken = [at[number] - self.start - self.due[number] for number in numbers if at[number]]
+                one |= {name: len(taken), **_latency(name, taken)}
+            found.append(one)
+        return {"seconds": found}
 
     async def progress(self) -> dict[str, Any]:
         return {"sent": self.sent, "saved": _count(self.saved), "errors": dict(self.errors)}
@@ -127,12 +141,12 @@ class ChatLoad:
         refused = sum(self.errors.values())
         return _count(self.saved) + refused >= self.sent and _count(self.arrived) + refused >= self.sent
 
-    async def _pace(self, count: int, until: float) -> None:
+    async def _pace(self, until: float) -> None:
         """A message that is due is sent, however late this wakes up."""
         rng, users = Random(1), list(self.users)
         turn: list[ChatUser] = []
-        while self.sent < count and monotonic() < until:
-            due = min(int((monotonic() - self.start) * self.rate) + 1, count)
+        while self.sent < len(self.due) and monotonic() < until:
+            due = bisect_right(self.due, monotonic() - self.start)
             while self.sent < due:
                 if not turn:
                     turn = rng.sample(users, len(users))
@@ -143,7 +157,8 @@ class ChatLoad:
                 sender.send(self.sent, receiver.uid)
                 self.sent += 1
             # Less than the loop's millisecond would be none at all, and the clients would spin.
-            await asyncio.sleep(max(self.start + self.sent / self.rate - monotonic(), TICK_S))
+            next_due = self.due[min(self.sent, len(self.due) - 1)]
+            await asyncio.sleep(max(self.start + next_due - monotonic(), TICK_S))
 
     async def _ping(self, every_s: float) -> None:
         """Each user in its turn: together they would all be answered at the same moment."""
@@ -154,8 +169,8 @@ class ChatLoad:
 
     def _figures(self, first: int, expects_accepted: bool) -> dict[str, Any]:
         numbers = range(first, self.sent)
-        due = [self.start + number / self.rate for number in numbers]
-        figures: dict[str, Any] = {"sent": len(due), "unsent": self.planned - self.sent}
+        due = [self.start + self.due[number] for number in numbers]
+        figures: dict[str, Any] = {"sent": len(due), "unsent": len(self.due) - self.sent}
         timed = {"saved": self.saved, "e2e": self.arrived} | ({"accepted": self.accepted} if expects_accepted else {})
         for name, at in timed.items():
             figures |= _latency(
@@ -167,11 +182,11 @@ class ChatLoad:
             figures["accepted_count"] = sum(1 for number in numbers if self.accepted[number])
         figures["saved_count"] = sum(1 for number in numbers if self.saved[number])
         figures["arrived_count"] = sum(1 for number in numbers if self.arrived[number])
-        figures["took_s"] = max(max(self.saved), self.start + self.sent / self.rate) - (self.start + first / self.rate)
+        figures["took_s"] = max(max(self.saved), due[-1]) - due[0]
         figures |= {"duplicates": self.duplicates, "reorderByFrom": self.by_from, "reorderByServerMsgId": self.by_id}
         figures |= {"inversions": self.inversions, "delivered": self.delivered}
-        figures["late_and_refused"] = len(set(self.late).intersection(self.busy))
-        figures["server_busy"] = sum(1 for number in self.busy if number >= first)
+        figures["late_and_refused"] = sum(1 for number in set(self.late) if self.refused[number])
+        figures["server_busy"] = sum(1 for number in numbers if self.refused[number])
         return figures | {"errors": dict(self.errors), "failures": self.failures[:MAX_ERRORS]}
 
 
@@ -260,7 +275,7 @@ class ChatUser(WSListener):
     def _error(self, message: ServerMessage) -> None:
         self._all.errors[message.reason] += 1
         if message.reason == "server_busy" and (number := self._number(message)) is not None:
-            self._all.busy.append(number)
+            self._all.refused[number] = monotonic()
         if not self.opened.done():
             self.opened.set_exception(ConnectionError(f"a user was not accepted: {message.reason}"))
 
@@ -285,7 +300,7 @@ def chat_token(uid: int, secret: str, issuer: str) -> str:
 def main() -> None:
     all = ChatLoad()
     with suppress(KeyboardInterrupt):
-        serve({"open": all.open, "pace": all.pace, "progress": all.progress, "result": all.result})
+        serve({name: getattr(all, name) for name in ("open", "pace", "progress", "result", "seconds")})
 
 
 if __name__ == "__main__":

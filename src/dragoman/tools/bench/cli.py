@@ -148,9 +148,15 @@ def chat(
     ] = False,
     postgres: Annotated[bool, typer.Option("--postgres", help="Also on PostgreSQL.")] = False,
     slow: Annotated[bool, typer.Option("--slow", help="Also with every commit slowed by 50 ms.")] = False,
-    most: Annotated[
-        bool, typer.Option("--max", help="Also the highest sustained rate, and what happens beyond it.")
+    ramp: Annotated[
+        bool,
+        typer.Option(
+            "--ramp",
+            help="Instead: the highest sustained rate, which is sought from --rate upwards, and what happens from half "
+            "of it to three times it.",
+        ),
     ] = False,
+    svg: Annotated[Path | None, option(metavar="FILE", help="A plot of --ramp.")] = None,
     translate: Annotated[
         bool,
         typer.Option(
@@ -176,6 +182,9 @@ def chat(
         rounds = QUICK_ROUNDS if quick else ROOM_ROUNDS
         _run(ctx, chat_translate, chat_translate.Settings(long_s, warmup_s, rounds, translations=translations), json)
         return
+    if ramp:
+        _ramp(ctx, rate, seconds, clients, pings, svg, quick, json)
+        return
     chosen = bench_chat.Settings(
         rate=rate,
         seconds=long_s,
@@ -187,9 +196,28 @@ def chat(
         modes=PATHS if modes else ("save_first",),
         databases=("sqlite", "postgres") if postgres else ("sqlite",),
         slow=slow,
-        max=most,
     )
     _run(ctx, bench_chat, chosen, json)
+
+
+def _ramp(
+    ctx: typer.Context,
+    rate: float,
+    seconds: float | None,
+    clients: int,
+    pings: bool,
+    svg: Path | None,
+    quick: bool,
+    json: Path | None,
+) -> None:
+    from dragoman.tools.bench import chat_ramp
+
+    if svg is not None and not _writable(svg):
+        raise Failure(f"--svg names {svg}, which cannot be written.", USAGE)
+    chosen = chat_ramp.Settings(rate=rate, clients=clients, pings=pings, svg=svg)
+    if quick:
+        chosen = replace(chosen, seconds=QUICK_LONG_SECONDS, after_s=3, loads=chat_ramp.QUICK_LOADS, max_steps=2)
+    _run(ctx, chat_ramp, replace(chosen, seconds=seconds) if seconds else chosen, json)
 
 
 def _delays(text: str | None) -> tuple[int, ...]:

@@ -21,7 +21,8 @@ from rich.table import Table
 from dragoman.embedded.binary import ServerBinary
 from dragoman.instance.process import raise_file_limit
 from dragoman.tools.bench import overload
-from dragoman.tools.bench.chat import Setup, chat_environment, climb
+from dragoman.tools.bench.chat import Setup, chat_environment
+from dragoman.tools.bench.chat_ramp import climb
 from dragoman.tools.bench.environment import Backend, backend, environment
 from dragoman.tools.bench.measure import Quantities
 from dragoman.tools.bench.mixed_load import WRONG, Mix, Part, Settings, load_environment, run_mix, sampling
@@ -60,7 +61,7 @@ def _of(kind: str, count: int) -> tuple[int, int]:
 
 
 async def max_messages(servers: Backend, settings: Settings, on_step: OnStep) -> Quantities:
-    """Rates rise by a quarter until one is not sustained, as in `bench chat --max`."""
+    """Rates rise by a quarter until one is not sustained, as in `bench chat --ramp`."""
     async with chat_environment(servers, Setup(clients=settings.users)) as chat:
         sustained, beyond = await climb(chat, settings.first_rate, settings.seconds / 2, on_step, settings.max_steps)
     if not sustained:

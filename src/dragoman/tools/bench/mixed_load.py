@@ -220,7 +220,7 @@ async def run_mix(servers: Backend, settings: Settings, mix: Mix, seconds: float
         await speakers.call("pace", per_s=mix.jobs_per_s)
         lasts_s = settings.warmup_s + seconds
         name = f"m{uuid4().hex[:6]}"
-        await chat.call("pace", per_s=mix.messages_per_s, seconds=lasts_s, name=name, in_time=True)
+        await chat.call("pace", phases=[(mix.messages_per_s, lasts_s)], name=name, in_time=True)
         await asyncio.sleep(settings.warmup_s)
         await running.loads["nodes"].call("time")
         async with sampling(running) as samples:

@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-from dragoman.tools.bench.chat import SMALL_BACKLOG
+from dragoman.tools.bench.chat_ramp import SMALL_BACKLOG
 from dragoman.tools.bench.environment import Backend, Environment
 from dragoman.tools.bench.measure import Quantities, medians
 from dragoman.tools.bench.mixed_load import Settings, load_environment, of_chat, of_speech, sampling
@@ -118,7 +118,7 @@ async def chat(servers: Backend, settings: Settings, most_per_s: float, on_step:
         await asyncio.sleep(settings.warmup_s)
 
         async def said(per_s: float, seconds: float) -> dict[str, Any]:
-            await running.loads["chat"].call("pace", per_s=per_s, seconds=seconds, name=f"m{uuid4().hex[:6]}")
+            await running.loads["chat"].call("pace", phases=[(per_s, seconds)], name=f"m{uuid4().hex[:6]}")
             waits = {"timeout_s": 2 * DRAIN_S + seconds, "warmup_s": 0.0, "wait_s": DRAIN_S}
             return await running.loads["chat"].call("result", **waits, expects_accepted=True)
 

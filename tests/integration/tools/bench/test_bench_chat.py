@@ -80,6 +80,15 @@ async def test_a_step_that_is_refused_ends_the_bench(redis: Redis, keys: Keys) -
 
 
 @pytest.mark.long
+def test_ramp_measures_half_and_three_times_the_capacity_and_draws_both(tmp_path: Path) -> None:
+    figures = measured(tmp_path, "--ramp", "--svg", str(tmp_path / "ramp.svg"))["figures"]
+    assert figures["max_per_s"] in (50, 62.5)
+    assert figures["load_3_offered_per_s"] == pytest.approx(3 * figures["max_per_s"], rel=0.05)
+    assert figures["load_0.5_worse"] == figures["load_3_worse"] == 0
+    assert (tmp_path / "ramp.svg").read_text().startswith("<svg ")
+
+
+@pytest.mark.long
 def test_queued_translations_stand_beside_the_dispatch_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

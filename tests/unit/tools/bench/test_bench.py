@@ -11,15 +11,17 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
+from math import nan
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
 import dragoman
 from dragoman.tools.bench import measure
-from dragoman.tools.bench.chat import is_sustained, overloaded
+from dragoman.tools.bench.chat_ramp import is_sustained, plot, quantities
 from dragoman.tools.bench.dispatch import Settings, latency_table, ratios
 from dragoman.tools.bench.environment import cpu_seconds
 from dragoman.tools.bench.idle_load import IdleClient, IdleLoad
@@ -39,9 +41,20 @@ def test_a_rate_is_is_sustained_with_when_all_is_saved_soon_after() -> None:
         assert not is_sustained(GOOD | worse, 5.0)
 
 
+def second(accepted: int, refused: int, p99_ms: float) -> dict[str, Any]:
+    return {
+        "sent": accepted + refused, "accepted": accepted, "refused": refused,
+        "accepted_p99_ms": p99_ms, "refused_p99_ms": 1.0 if refused else nan,
+    }  # fmt: skip
+
+
+CALM = [second(20, 0, 9.0)] * 3
+OVERLOAD = [second(60, 40, 80.0)]
+REFUSED = {"errors": {"server_busy": 40}, "server_busy": 40, "saved_count": 60, "accepted_count": 60}
+
+
 def test_beyond_it_only_server_busy_is_in_order() -> None:
-    refused = {"errors": {"server_busy": 40}, "server_busy": 40, "saved_count": 60, "accepted_count": 60}
-    assert overloaded(GOOD | refused, 1.0)["overload_worse"] == 0
+    assert quantities(GOOD | REFUSED, CALM + OVERLOAD, 1)["worse"] == 0
     worse: list[dict[str, Any]] = [
         {"errors": {"server_busy": 40, "internal_error": 1}},
         {"saved_count": 59},
@@ -51,7 +64,20 @@ def test_beyond_it_only_server_busy_is_in_order() -> None:
         {"failures": ["closed"]},
     ]
     for one in worse:
-        assert overloaded(GOOD | refused | one, 1.0)["overload_worse"] > 0
+        assert quantities(GOOD | REFUSED | one, CALM + OVERLOAD, 1)["worse"] > 0
+
+
+def test_an_overload_is_over_with_the_last_second_that_is_not_as_before() -> None:
+    after = [second(20, 1, 9.0), second(20, 0, 41.0), second(20, 0, 19.0)]
+    found = quantities(GOOD | REFUSED, CALM + OVERLOAD + after, 1)
+    assert (found["recovery_s"], found["refused_share"], found["accepted_p99_ms"]) == (2, 0.4, 80)
+    assert quantities(GOOD | REFUSED, CALM + OVERLOAD + after[2:], 1)["recovery_s"] == 0
+
+
+def test_plot_of_the_ramp_has_a_line_for_each_figure() -> None:
+    found = {load: quantities(GOOD | REFUSED, CALM + OVERLOAD, 1) for load in (0.5, 3.0)}
+    root = ElementTree.fromstring(plot(1000, found))
+    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 4
 
 
 FIGURES = {

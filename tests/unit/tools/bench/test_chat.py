@@ -138,23 +138,6 @@ def test_cases_stand_in_the_order_of_comparison() -> None:
     assert title("postgres_slow_deliver_first") == "PostgreSQL, slow, deliver-first"
 
 
-def test_maximum_and_the_step_above_it_are_reported() -> None:
-    figures = found("sqlite_save_first") | {
-        "max_per_s": 2500.0,
-        "overload_per_s": 6250.0,
-        "overload_server_busy": 100.0,
-        "overload_saved": 900.0,
-        "overload_worse": 0.0,
-    }
-    _, shown = concluded(figures)
-    assert (
-        "2,500 messages a second are sustained. At 6,250 a second 100 were refused with server_busy, 900 were" in shown
-    )
-    assert "saved, and 0 were neither." in shown
-    _, shown = concluded(figures | {"overload_worse": 3.0})
-    assert "saved, and 3 were neither." in shown
-
-
 def test_a_slow_database_is_measured_in_all_modes_beside_sqlite() -> None:
     names = [case.name for case in cases(Settings(db_delays_ms=(0, 20)))]
     assert names[:3] == ["sqlite_off", "sqlite_save_first", "sqlite_deliver_first"]
