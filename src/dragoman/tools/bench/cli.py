@@ -22,6 +22,8 @@ WARMUP_S, QUICK_WARMUP_S = 5.0, 0.5
 ROUNDS, QUICK_ROUNDS = 3, 1
 ROOM_ROUNDS = 5
 MAX_DELAY_MS = 10_000
+QUICK_LIVE_SECONDS = 7.0
+MAX_SPEAKERS = 1000
 ABUSE_SECONDS, QUICK_ABUSE_SECONDS = 4.0, 0.5
 
 JsonFile = Annotated[Path | None, option("--json", metavar="FILE", help="Also write the results to this file.")]
@@ -126,6 +128,35 @@ def dispatch(
 
 
 @app.command()
+def live(
+    ctx: typer.Context,
+    seconds: Annotated[
+        float | None,
+        option(
+            min=5, max=600, help=f"Seconds of each measurement. [{LONG_SECONDS:g}, with --quick {QUICK_LIVE_SECONDS:g}]"
+        ),
+    ] = None,
+    warmup: Warmup = None,
+    speakers: Annotated[
+        str | None,
+        option(metavar="N,N,…", help="Measure with so many speakers. [1,50,200, with --quick 1,4]"),
+    ] = None,
+    quick: Quick = False,
+    json: JsonFile = None,
+) -> None:
+    """From the start of speech to the first words, from its end to the translated caption; CPU per second of audio."""
+    from dragoman.tools.bench import live as bench_live
+
+    chosen = bench_live.Settings(
+        speakers=_numbers("--speakers", speakers or ("1,4" if quick else "1,50,200"), 1, MAX_SPEAKERS),
+        seconds=seconds or (QUICK_LIVE_SECONDS if quick else LONG_SECONDS),
+        warmup_s=(QUICK_WARMUP_S if quick else WARMUP_S) if warmup is None else warmup,
+        rounds=QUICK_ROUNDS if quick else ROUNDS,
+    )
+    _run(ctx, bench_live, chosen, json)
+
+
+@app.command()
 def chat(
     ctx: typer.Context,
     seconds: LongSeconds = None,
@@ -192,7 +223,7 @@ def chat(
         rounds=QUICK_ROUNDS if quick else ROUNDS,
         clients=clients,
         pings=pings,
-        db_delays_ms=_delays(db_delay),
+        db_delays_ms=_numbers("--db-delay", db_delay or "", 0, MAX_DELAY_MS),
         modes=PATHS if modes else ("save_first",),
         databases=("sqlite", "postgres") if postgres else ("sqlite",),
         slow=slow,
@@ -220,10 +251,11 @@ def _ramp(
     _run(ctx, chat_ramp, replace(chosen, seconds=seconds) if seconds else chosen, json)
 
 
-def _delays(text: str | None) -> tuple[int, ...]:
-    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
-    if wrong := [part for part in parts if not part.isdecimal() or int(part) > MAX_DELAY_MS]:
-        raise Failure(f"--db-delay takes numbers from 0 to {MAX_DELAY_MS}, not {wrong[0]!r}.", USAGE)
+def _numbers(name: str, text: str, least: int, most: int) -> tuple[int, ...]:
+    """Each once, in their order."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if wrong := [part for part in parts if not part.isdecimal() or not least <= int(part) <= most]:
+        raise Failure(f"{name} takes numbers from {least} to {most}, not {wrong[0]!r}.", USAGE)
     return tuple(dict.fromkeys(map(int, parts)))
 
 

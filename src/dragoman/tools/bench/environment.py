@@ -28,10 +28,12 @@ from dragoman.tools.redis_cluster import MASTERS, RedisCluster
 S = TypeVar("S")
 Mode = Literal["single", "cluster"]
 Database = Literal["sqlite", "postgres"]
-LoadName = Literal["nodes", "speakers", "chat", "idle", "ping"]
+LoadName = Literal["nodes", "speakers", "previewers", "listeners", "chat", "idle", "ping"]
 _MODULES: dict[LoadName, str] = {
     "nodes": "speech_load",
     "speakers": "speech_load",
+    "previewers": "live_load",
+    "listeners": "live_load",
     "chat": "chat_load",
     "idle": "idle_load",
     "ping": "measure",
