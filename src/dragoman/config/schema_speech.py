@@ -81,6 +81,13 @@ class Speech(Section, frozen=True):
     resume_grace_s: Annotated[
         float, Meta(ge=0.1, le=86400.0, description="How long a resumable session can be resumed.")
     ] = 30.0
+    previews: Annotated[
+        bool,
+        Meta(
+            description="Stream open utterances to nodes that can recognise them while they are spoken, for sessions "
+            "that ask for it."
+        ),
+    ] = True
     binary_frames: Annotated[bool, Meta(description="Ask clients to send audio in binary frames.")] = False
     placement_wait_ms: Annotated[
         int, Meta(ge=0, le=600000, description="How long a job waits for a free node before it fails.")

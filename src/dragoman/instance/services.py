@@ -369,7 +369,7 @@ def _session_settings(config: Config) -> SessionSettings:
         segmenter, speech.release.ack_timeout_ms, speech.release.span, speech.reorder_ms, speech.close_wait_ms,
         config.limits.open_jobs_per_session, speech.binary_frames, speech.resume_grace_s, speech.detached_session_s,
         speech.placement_wait_ms / 1000, _session_limits(config),
-        speech.vad.silence_ms,
+        speech.vad.silence_ms, speech.previews,
     )  # fmt: skip
 
 

@@ -142,6 +142,15 @@ async def test_a_client_that_does_not_ask_for_previews_has_none(open_instance: O
     assert "preview_id" not in node.jobs[0]
 
 
+async def test_no_session_has_previews_when_the_operator_has_turned_them_off(open_instance: OpenInstance) -> None:
+    a = await open_instance("a", speech__previews=False)
+    node = await a.node("n", previews=1, working=True)
+    client = Client(a)
+    client.speak(cut=True)
+    await client.has_results(0)
+    assert not node.previews
+
+
 async def test_no_partial_is_sent_after_the_cut(open_instance: OpenInstance) -> None:
     a = await open_instance()
     node = await a.node("n", previews=1)

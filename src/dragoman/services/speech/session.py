@@ -79,6 +79,7 @@ class SessionSettings:
     placement_wait_s: float = 2.0
     limits: SessionLimits = field(default_factory=SessionLimits)
     silence_ms: int = 500
+    previews: bool = True
 
 
 @dataclass(frozen=True, slots=True)

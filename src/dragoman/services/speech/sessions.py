@@ -184,7 +184,7 @@ class Sessions:
             self._metrics,
             self.settings,
             SessionTurns(grant.session, self._turns, self._tasks),
-            self._previews if init.previews or finds_speech(init) else None,
+            self._previews if self.settings.previews and (init.previews or finds_speech(init)) else None,
             holder=grant.holder,
             count_job=partial(self.count_work, grant.holder, UTTERANCE),
             guard=self._guard,
