@@ -13,7 +13,7 @@ from support.rooms import gathering, translator
 from support.speech import SECRET, TIMEOUT_S, Harness, start_harness, token, with_healthy_client
 from support.waiting import wait_until
 
-JOBS, PER_S, OPENED = 10, 5, 3
+JOBS, PER_S, OPENED, PERSISTENT = 10, 5, 3, 1
 LANGUAGES = [f"l{number}" for number in range(9)]
 
 
@@ -23,6 +23,7 @@ def limited(
 ) -> Iterator[Harness]:
     flags: dict[str, object] = {"security__secret": SECRET, "limits__open_jobs_per_principal": JOBS}
     flags |= {"limits__utterances_per_s": PER_S, "rooms__opened_per_minute": OPENED, "rooms__captions_per_minute": 0}
+    flags |= {"rooms__persistent_per_day": PERSISTENT}
     operator = {"Authorization": f"Bearer {token('operator', 'olga')}"}
     folder = tmp_path_factory.mktemp("room-limits")
     with start_harness(redis_server, folder, key_inspector, flags, headers=operator) as up:
@@ -94,3 +95,40 @@ async def test_token_for_one_room_gives_no_speech_outside_that_room(limited: Har
         await scenario.say_utterance(guest, 1)
         assert (await guest.failed(1))["code"] == "NOT_IN_ROOM"
         assert len(node.jobs) == 1
+
+
+async def test_guests_of_a_room_cannot_have_more_open_jobs_than_one_client(limited: Harness) -> None:
+    async with with_healthy_client(limited) as scenario, gathering(scenario) as met:
+        node = await translator(scenario, LANGUAGES, work=silent, node_id="guests", token=token("node", "guests"))
+        await met.join(LANGUAGES[0], token=token(sub="owner of the room"))
+        guests = [
+            await met.join(lang, token=token(sub=f"guest-{lang}", room=met.id, role="speaker"))
+            for lang in LANGUAGES[1:]
+        ]
+        writing = [guest.room.write(f"sentence {number}") for number in range(3) for guest in guests]
+        answers = await asyncio.gather(*writing, return_exceptions=True)
+        assert "LIMIT_EXCEEDED" in {one.code for one in answers if isinstance(one, RoomRefused)}
+        # Each sentence that was let in adds a job for every language.
+        assert len(node.jobs) <= 2 * JOBS + len(LANGUAGES) * len(guests)
+        # The owner writes meanwhile.
+        await met.members[0].room.write("unaffected")
+        await guests[0].shows("unaffected")
+
+
+async def test_principal_cannot_fill_the_codes_with_persistent_rooms(limited: Harness) -> None:
+    async with with_healthy_client(limited) as scenario:
+        answers = list[str]()
+        for _ in range(PERSISTENT + 1):
+            talker = await scenario.talker(token=token(sub="hoarder"))
+            await talker.say("room_create", display_name="Hoarder", settings={"persistent": True})
+            answer = await talker.until(lambda m: m["type"] in ("room_create_ack", "room_error"), TIMEOUT_S)
+            answers.append(answer.get("code", ""))
+            await talker.ws.close()
+        assert answers == [""] * PERSISTENT + ["LIMIT_EXCEEDED"]
+        # Nor by making a room persistent that it has opened.
+        talker = await scenario.talker(token=token(sub="hoarder"))
+        await talker.say("room_create", display_name="Hoarder")
+        await talker.until(lambda m: m["type"] == "room_create_ack", TIMEOUT_S)
+        await talker.say("room_settings", settings={"persistent": True}, request_id="r")
+        answer = await talker.until(lambda m: m["type"] in ("room_ok", "room_error"), TIMEOUT_S)
+        assert answer["code"] == "LIMIT_EXCEEDED"

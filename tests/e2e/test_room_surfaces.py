@@ -112,11 +112,17 @@ def site(sites: tuple[Site, Site]) -> Site:
 
 
 @pytest.fixture(scope="module")
-def guarded(redis_server: RedisAt, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """An instance with a secret, behind a proxy on this machine."""
+def guarded_sites(redis_server: RedisAt, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
+    """Two instances with a secret, behind a proxy on this machine."""
     with cluster(redis_server, tmp_path_factory.mktemp("guarded")) as (runner, up):
         flags: dict[str, Any] = {"security__secret": SECRET, "server__trusted_proxies": ["127.0.0.1"]}
-        yield Site(runner.run(up.instance(**flags)).port)
+        here, there = runner.run(up.instance(**flags)), runner.run(up.instance(**flags))
+        yield Site(here.port), Site(there.port)
+
+
+@pytest.fixture
+def guarded(guarded_sites: tuple[Site, Site]) -> Site:
+    return guarded_sites[0]
 
 
 # ---------------------------------------------------------------- operators
@@ -290,15 +296,34 @@ async def test_listener_reads_and_does_not_write(guarded: Site) -> None:
         assert refused.value.code == "NOT_ALLOWED"
 
 
-async def test_address_that_guesses_codes_is_refused_and_others_are_not(guarded: Site) -> None:
-    code = (await guarded.opened(OPERATOR))["code"]
+async def test_address_that_guesses_codes_is_refused_at_every_instance_and_others_are_not(
+    guarded_sites: tuple[Site, Site],
+) -> None:
+    code = (await guarded_sites[0].opened(OPERATOR))["code"]
     guessing, other = {"X-Forwarded-For": "203.0.113.7"}, {"X-Forwarded-For": "203.0.113.8"}
-    for _ in range(10):
-        status, _ = await guarded.ask("POST", f"{ROOMS}/join", body={"code": "000000"}, **guessing)
+    for number in range(10):
+        site = guarded_sites[number % 2]
+        status, _ = await site.ask("POST", f"{ROOMS}/join", body={"code": "000000"}, **guessing)
         assert status == 404
-    status, answer = await guarded.ask("POST", f"{ROOMS}/join", body={"code": code}, **guessing)
-    assert (status, answer) == (429, {"error": "Too many wrong codes: wait a minute."})
-    assert (await guarded.ask("POST", f"{ROOMS}/join", body={"code": code}, **other))[0] == 200
+    for site in guarded_sites:
+        status, answer = await site.ask("POST", f"{ROOMS}/join", body={"code": code}, **guessing)
+        assert (status, answer) == (429, {"error": "Too many wrong codes: wait a minute."})
+        assert (await site.ask("POST", f"{ROOMS}/join", body={"code": code}, **other))[0] == 200
+
+
+async def test_removed_guest_gets_neither_into_the_room_nor_its_transcript_with_its_token(guarded: Site) -> None:
+    id = (await guarded.opened(OPERATOR))["room_id"]
+    async with guarded.room(id, token_of("client", "hanna", claim=RoomClaim(id, Role.HOST))) as host:
+        _, guest = await guarded.guest(room_id=id, name="Ann")
+        async with guarded.room(id, guest["token"]) as room:
+            assert (await guarded.ask("GET", f"{ROOMS}/{id}/transcript?format=json", guest["token"]))[0] == 200
+            await host.remove(room.session_id)
+            await wait_until(lambda: room.ended != "", TIMEOUT_S)
+        with pytest.raises(RoomRefused, match="removed you") as refused:
+            await guarded.room(id, guest["token"]).join()
+        assert refused.value.code == "REMOVED"
+        assert (await guarded.guest(guest["token"], room_id=id))[0] == 403  # nor a new one for the same principal
+        assert (await guarded.ask("GET", f"{ROOMS}/{id}/transcript?format=json", guest["token"]))[0] == 404
 
 
 async def test_room_of_another_tenant_does_not_exist(guarded: Site) -> None:

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dragoman.domain.limits.rates import RatePerKey
-from dragoman.store.chat.logins import TAKE_LOGIN_ATTEMPT, WINDOW_MS
+from dragoman.store.attempts import TAKE_ATTEMPT
+from dragoman.store.chat.logins import WINDOW_MS
 from dragoman.store.nodes import FORGET_NODES, MARK_NODE_SEEN
 from dragoman.store.script import Script
 from dragoman.store.turns import Turns
@@ -111,7 +112,7 @@ STEPS = st.sampled_from([0, 1, 100, INTERVAL_MS - 1, INTERVAL_MS, 2 * INTERVAL_M
 
 
 class Door(RuleBasedStateMachine):
-    def __init__(self, bench: Bench, script: Script = TAKE_LOGIN_ATTEMPT) -> None:
+    def __init__(self, bench: Bench, script: Script = TAKE_ATTEMPT) -> None:
         super().__init__()
         self.bench, self.script = bench, script
         self.key = bench.keys.login_tries(bench.fresh_name())
@@ -147,5 +148,5 @@ BUGS = {
 
 @pytest.mark.parametrize("redis_at", ["single"], indirect=True)
 @pytest.mark.parametrize("bug", BUGS)
-def test_bug_in_take_login_attempt_is_found(bench: Bench, bug: str) -> None:
-    assert finds_a_difference(lambda: Door(bench, with_bug("chat/take_login_attempt", *BUGS[bug])))
+def test_bug_in_take_attempt_is_found(bench: Bench, bug: str) -> None:
+    assert finds_a_difference(lambda: Door(bench, with_bug("take_attempt", *BUGS[bug])))

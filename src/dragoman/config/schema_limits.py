@@ -214,9 +214,10 @@ class Limits(Section, frozen=True):
         quota(
             0,
             1000000,
-            "Utterances per second of one principal on average, through all its connections and sessions; 16 at once. "
-            "Opening or resuming a session counts as an utterance, any other message as a 32nd of one. Clients without "
-            "a token are counted by address. 0 is any number.",
+            "Utterances per second of one principal on average, through all its connections and sessions; 16 at "
+            "once. Opening or resuming a session, and opening, joining, writing and asking for a translation in a "
+            "room, count as an utterance; any other message as a 32nd of one. Clients without a token are counted "
+            "by address. 0 is any number.",
             per="principal and instance",
             answer="its next message is handled later; close 4006 if that were more than 5 s later",
             metric='dragoman_session_limits_total{limit="work"}',
@@ -249,10 +250,12 @@ class Limits(Section, frozen=True):
         quota(
             0,
             1000000,
-            "The same for all sessions of one principal together; clients without a token are counted by address. 0 is "
-            "any number.",
+            "The same for all sessions of one principal together, and with them the translations of what it says, "
+            "writes or asks for in rooms. Clients without a token are counted by address, those with a token for "
+            "one room by that room. 0 is any number.",
             per="principal and instance",
-            answer="`backpressure` PAUSE; beyond twice as many the utterance fails with LIMIT_EXCEEDED",
+            answer="`backpressure` PAUSE; beyond twice as many the utterance fails with LIMIT_EXCEEDED, and so does "
+            "`room_text` or `room_translate` with a `room_error`",
             metric='dragoman_session_limits_total{limit="jobs"}',
         ),
     ] = 512
@@ -272,7 +275,8 @@ class Limits(Section, frozen=True):
         quota(
             1,
             1000000,
-            "Jobs of one instance that wait for a node. Their principals take turns when a slot is free.",
+            "Jobs of one instance that wait for a node. Their principals take turns when a slot is free; chat is "
+            "one of them.",
             per="instance",
             answer="`backpressure`; the utterance fails with NODE_OVERLOADED",
             metric='dragoman_jobs_total{code="NODE_OVERLOADED"}',

@@ -78,6 +78,18 @@ class Rooms(Section, frozen=True):
             metric='dragoman_room_refused_total{reason="LIMIT_EXCEEDED"}',
         ),
     ] = 30
+    persistent_per_day: Annotated[
+        int,
+        quota(
+            0,
+            100000,
+            "Rooms that a principal, or an address of clients without a token, may make persistent per day. Operators "
+            "have no limit. 0 is any number.",
+            per="principal, all instances",
+            answer="`room_error` LIMIT_EXCEEDED",
+            metric='dragoman_room_refused_total{reason="LIMIT_EXCEEDED"}',
+        ),
+    ] = 20
     captions_per_minute: Annotated[
         int,
         quota(

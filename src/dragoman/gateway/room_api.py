@@ -136,9 +136,8 @@ class _PublicApi:
         asked = await json_body(request, JoinRoom)
         if bool(asked.room_id) == bool(asked.code):
             raise BadRequest("give one of room_id and code")
-        tried_by = [("address", peer_of(request).address)]
         try:
-            room_id = asked.room_id or await self._membership.room_of_code(asked.code, tried_by)
+            room_id = asked.room_id or await self._membership.room_of_code(asked.code, peer_of(request).address)
         except RoomRefused as refused:
             return error(refused.message, _STATUS.get(refused.code, 403))
         info = await self._store.info(room_id) if ROOM_ID.fullmatch(room_id) else None
@@ -213,6 +212,8 @@ class _PublicApi:
         if reader.kind == "operator":
             return True
         if reader.anonymous or ids.tenant_of(reader.owner) != info.tenant:
+            return False
+        if await self._store.is_removed(info.room, reader.owner):
             return False
         claim = reader.room_claim
         if claim is not None:

@@ -21,6 +21,7 @@ from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.text_jobs import TextJobs
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
+from dragoman.store.rooms.attempts import RoomAttempts
 from dragoman.store.rooms.rooms import RoomBounds
 from dragoman.store.rooms.rooms import Rooms as RoomStore
 
@@ -34,6 +35,7 @@ class RoomLogs:
         self.store = RoomStore(redis, keys, _bounds(config))
         self.local = LocalRooms(self.store, metrics, tasks)
         self.log = RoomLog(instance, self.store, self.local, router, metrics, tasks)
+        self.attempts = RoomAttempts(redis, keys, config.rooms.persistent_per_day)
 
 
 class Rooms:
@@ -58,7 +60,7 @@ class Rooms:
         self.membership = RoomMembership(
             instance, self.store, self.local, self.log, view,
             history=settings.history, join_by_code=settings.join_by_code,
-            opened_per_minute=settings.opened_per_minute,
+            opened_per_minute=settings.opened_per_minute, attempts=logs.attempts,
         )  # fmt: skip
         self.commands = RoomCommands(
             self.membership, self.store, self.local, self.log, captions, self.speakers, metrics, tasks,

@@ -559,6 +559,22 @@ class Keys:
         "rooms/rooms",
         "id of the room with this code",
     )
+    room_code_tries = KeyOf(
+        "P:v1:rooms:tries:<address>",
+        "string",
+        "TTL 1 min",
+        "rooms/attempts",
+        "rooms/attempts",
+        "ms at which an address has all its wrong codes again; a digest",
+    )
+    rooms_made_persistent = KeyOf(
+        "P:v1:rooms:persistent:<principal>",
+        "string",
+        "TTL 1 d",
+        "rooms/attempts",
+        "rooms/attempts",
+        "ms at which a principal may make all its rooms of a day persistent again; a digest",
+    )
     rooms_due = FixedKey(
         "P:v1:rooms:{due}:visits",
         "zset",

@@ -81,6 +81,12 @@ class Holder:
         is not counted."""
         return self.address if self.anonymous else self.owner
 
+    @property
+    def job_account(self) -> str:
+        """Under which its jobs are counted, and take turns. The guests of a room are counted together: with the link of
+        the room, anybody can be many of them. No tenant can be named `~room`."""
+        return f"~room/{self.room_claim.room}" if self.room_claim is not None else self.account
+
 
 UTTERANCE: Final = 1.0  # the work of one; opening or resuming a session is as much
 MESSAGE: Final = 1 / 32  # the work of any message

@@ -206,6 +206,8 @@ class RoomCommands:
     async def _change_settings(self, session: Session, wanted: wire.RoomSettings) -> None:
         room, _ = self._membership.require_room(session)
         before = settings_of(room.info)
+        if wanted.persistent and not room.info.persistent:
+            await self._membership.require_persistent(session)
         settings = RoomSettings(
             before.guests if wanted.guests is None else wanted.guests,
             before.vocabulary if wanted.vocabulary is None else tuple(wanted.vocabulary),

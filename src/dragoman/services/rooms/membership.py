@@ -4,7 +4,6 @@ Membership follows the session. It ends when the client leaves, with the session
 A script decides each change; this module executes what follows from it, here and on the other instances.
 """
 
-from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -26,10 +25,10 @@ from dragoman.services.rooms.settings import RoomSettings
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.session import Session
+from dragoman.store.rooms.attempts import WRONG_CODES_PER_MINUTE, RoomAttempts
 from dragoman.store.rooms.rooms import Changed, Closed, Joined, Left, Refusal, Rooms, Updated
 
 CODE_TRIES = 20
-WRONG_CODES_PER_MINUTE = 10
 
 _REFUSED: dict[Refusal, tuple[RoomErrorCode, str]] = {
     Refusal.NONE: (RoomErrorCode.ROOM_NOT_FOUND, "There is no such room."),
@@ -71,10 +70,11 @@ class RoomMembership:
         history: int,
         join_by_code: bool,
         opened_per_minute: int,
+        attempts: RoomAttempts,
     ) -> None:
         self._instance, self._store, self._local, self._log = instance, store, local, log
         self._view, self._history, self._join_by_code = view, history, join_by_code
-        self._wrong_codes = RatePerKey(WRONG_CODES_PER_MINUTE)
+        self._attempts, self._wrong_codes = attempts, RatePerKey(WRONG_CODES_PER_MINUTE)
         self._opened = RatePerKey(opened_per_minute) if opened_per_minute else None
 
     # -- creating and joining --------------------------------------------------------------------
@@ -86,6 +86,8 @@ class RoomMembership:
         if self._opened is not None and session.account and not self._opened.take(session.account, monotonic()):
             raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "Too many rooms in a minute: use one that you have opened.")
         wanted = command.settings or wire.RoomSettings()
+        if wanted.persistent:
+            await self.require_persistent(session)
         settings = RoomSettings(wanted.guests is not False, tuple(wanted.vocabulary or ()))
         room_id = await self.open_room(
             tenant=ids.tenant_of(session.subject),
@@ -100,6 +102,11 @@ class RoomMembership:
         code = room.info.code
         socket.send(encode(wire.RoomCreateAck(code, room_id, None if existing else f"/room/{room_id}")))
         self._admit(session, socket, room, joined)
+
+    async def require_persistent(self, session: Session) -> None:
+        """A persistent room keeps its code for weeks after everybody has left."""
+        if session.account and not await self._attempts.may_make_persistent(session.account):
+            raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "Too many persistent rooms in a day: use an older one.")
 
     async def open_room(
         self, *, tenant: str, creator: str, settings: RoomSettings, persistent: bool, locked: bool = False
@@ -235,20 +242,24 @@ class RoomMembership:
         if not code:
             raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "Name the room by `room_id` or `room_code`.")
         address = socket.peer[0]
-        by_address = [] if is_loopback(address) else [("address", address)]
-        return await self.room_of_code(code, [("connection", socket.id), *by_address])
+        return await self.room_of_code(code, "" if is_loopback(address) else address, socket.id)
 
-    async def room_of_code(self, code: str, tried_by: Sequence[Hashable]) -> str:
-        """10 wrong codes a minute for each of `tried_by`, a connection or an address: a code has six digits only."""
+    async def room_of_code(self, code: str, address: str, connection: int | None = None) -> str:
+        """10 wrong codes a minute for a connection, and for an address at all instances together: a code has six digits
+        only. An address of "" is not counted."""
         if not self._join_by_code:
             raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "Codes are switched off here: use the link of the room.")
-        now = monotonic()
-        if not all(self._wrong_codes.has(key, now) for key in tried_by):
+        now, tried_by = monotonic(), [key for key in (address, connection) if key not in ("", None)]
+        # Asked here first: an address that goes on guessing makes no work for Redis.
+        may_try = all(self._wrong_codes.has(key, now) for key in tried_by)
+        if not may_try or (address and not await self._attempts.may_try_code(address)):
             raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "Too many wrong codes: wait a minute.")
         found = await self._store.room_of_code(code) if code.isascii() and code.isdigit() else None
         if found is None:
             for key in tried_by:
                 self._wrong_codes.take(key, now)
+            if address:
+                await self._attempts.wrong_code(address)
             raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "No room has this code.")
         return found
 

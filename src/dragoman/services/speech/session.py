@@ -132,7 +132,7 @@ class Session:
             settled=state.audio,
             silence_ms=settings.silence_ms,
             tenant=ids.tenant_of(holder.owner),
-            account=holder.account,
+            account=holder.job_account,
         )
         self.remote_jobs = {job.index: job for job in state.open_jobs}
         self.window = ReleaseWindow.restore(
@@ -396,7 +396,7 @@ class Session:
     @property
     def account(self) -> str:
         """Under which its jobs are counted."""
-        return self._holder.account
+        return self._holder.job_account
 
     @property
     def may_ask_for_texts(self) -> bool:
@@ -418,7 +418,7 @@ class Session:
         settings, holder = self._settings, self._holder
         rooms = (
             room_for_job(len(self._requests) + len(self.remote_jobs), settings.open_jobs),
-            room_for_job(self._dispatcher.open_jobs(holder.account) + 1, settings.limits.open_jobs_of(holder)),
+            room_for_job(self._dispatcher.open_jobs(holder.job_account) + 1, settings.limits.open_jobs_of(holder)),
         )
         if rooms != (Room.ENOUGH, Room.ENOUGH):
             self._ask_to_pause(MANY_OPEN)

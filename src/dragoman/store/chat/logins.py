@@ -8,14 +8,11 @@ Keys hold digests: names, addresses and codes cannot be read in Redis.
 """
 
 from enum import StrEnum
-from hashlib import blake2b
 from secrets import token_urlsafe
 
+from dragoman.store.attempts import Attempts, digest
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.store.script import Script
-
-TAKE_LOGIN_ATTEMPT = Script.beside(__file__, "take_login_attempt")
 
 WINDOW_MS = 60_000
 NAME_WINDOW_MS = 3_600_000
@@ -34,25 +31,22 @@ class LoginVerdict(StrEnum):
 class Logins:
     def __init__(self, redis: Redis, keys: Keys, per_minute: int, per_name_per_hour: int) -> None:
         self.redis, self.keys = redis, keys
-        self._interval_ms = max(WINDOW_MS // per_minute, 1)
-        self._name_interval_ms = max(NAME_WINDOW_MS // per_name_per_hour, 1)
+        self._by_address = Attempts(redis, per_minute, WINDOW_MS)
+        self._by_name = Attempts(redis, per_name_per_hour, NAME_WINDOW_MS)
 
     async def take(self, address: str, name: str) -> LoginVerdict:
         """Raises StoreError."""
         pair, alone = digest(f"{address}\0{name}"), digest(name)
-        if not await self._take(self.keys.login_tries(pair), self._interval_ms, WINDOW_MS):
+        if not await self._by_address.take(self.keys.login_tries(pair)):
             return LoginVerdict.ADDRESS
         if await self.redis.call("EXISTS", self.keys.login_address(pair)):
             return LoginVerdict.OK
-        taken = await self._take(self.keys.logins_of(alone), self._name_interval_ms, NAME_WINDOW_MS)
+        taken = await self._by_name.take(self.keys.logins_of(alone))
         return LoginVerdict.OK if taken else LoginVerdict.NAME
 
     async def succeeded(self, address: str, name: str) -> None:
         """From now on the limit of the name alone does not apply to this address; raises StoreError."""
         await self.redis.call("SET", self.keys.login_address(digest(f"{address}\0{name}")), 1, "PX", REMEMBERED_MS)
-
-    async def _take(self, key: str, interval_ms: int, window_ms: int) -> bool:
-        return bool(await TAKE_LOGIN_ATTEMPT(self.redis, full_at=key, interval=interval_ms, window=window_ms) == b"OK")
 
 
 class Invites:
@@ -77,7 +71,3 @@ class Invites:
 
     async def restore(self, code: str, ttl_ms: int) -> None:
         await self.redis.call("SET", self.keys.invite(digest(code)), 1, "PX", ttl_ms)
-
-
-def digest(text: str) -> str:
-    return blake2b(text.encode(), digest_size=16).hexdigest()

@@ -297,6 +297,9 @@ class Rooms:
 
     # -- members ---------------------------------------------------------------------------------
 
+    async def is_removed(self, room: str, principal: str) -> bool:
+        return bool(await self.redis.call("SISMEMBER", self.keys.room_removed(room), principal))
+
     async def join(self, room: str, member: Member) -> Joined | Refusal:
         reply = await self._run(JOIN_ROOM, room, session=member.session, member=_encode(member))
         if isinstance(reply, Refusal):

@@ -1,4 +1,4 @@
--- Take one login attempt of those that a key has, by the rule of domain/limits/rates.py.
+-- Take one attempt of those that a key has, by the rule of domain/limits/rates.py.
 --
 -- KEYS  full_at   string  ms at which all attempts are back
 -- ARGV  interval  int     ms in which one attempt comes back
