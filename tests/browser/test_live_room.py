@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 
-from browser.harness import CUT, RATE, BrowserHarness, Windows, needs_a_voice, speech
+from browser.harness import CUT, BrowserHarness, Windows, needs_a_voice, speech
 from browser.test_room import INSIDE, PHONE, WIDE, caption, introduce, joined, room_url, write
 from dragoman.embedded.engine import free_port
 from dragoman.tools.processes import InstanceProcess
@@ -81,11 +81,6 @@ NEXT_PERSON = """() => {
   const kept = { name: "Bo", speaks: "sl", voice: "on" };
   for (const [key, value] of Object.entries(kept)) localStorage.setItem(`dragoman.${key}`, value);
 }"""
-LONG_S = 4.0  # of an utterance: the person speaks longer than the voice
-
-
-def is_long(audio: str) -> bool:
-    return len(base64.b64decode(audio)) > 2 * LONG_S * RATE
 
 
 def at(instance: InstanceProcess, path: str) -> str:
@@ -269,8 +264,9 @@ async def test_voice_that_a_page_plays_into_open_microphones_comes_back_from_non
             text, sound = f"[{job['tgt_lang']}] {job['text']}", voice
             await node.answer(job, text_translated=text, tts_audio=sound, tts_format="pcm16")
         else:
-            await node.answer(job, text_asr="a person" if is_long(job["audio"]) else "an echo")
+            await node.answer(job, text_asr=heard)
 
+    heard = "an echo"  # until the person speaks
     langs = ("hr", "sl")
     voice = base64.b64encode(speech("One of three.", 160).tobytes()).decode()
     person = speech("We need a doctor who speaks to all of us, and not to one of us alone.", 110, "en-us+m3").tolist()
@@ -304,10 +300,11 @@ async def test_voice_that_a_page_plays_into_open_microphones_comes_back_from_non
         for page in (ann, bo):
             await page.wait_for_selector(f'{MIC}[data-state="on"]')
         await ann.wait_for_timeout(1500)  # a pause: an echo would be an utterance of its own
-        await ann.evaluate("speakAloud", person)  # a person, whom both microphones hear
+        heard = "a person"
+        await ann.evaluate("speakAloud", person)  # both microphones hear it
         await ann.wait_for_selector(".mine .large >> text=a person")
         await bo.wait_for_selector(".mine .large >> text=a person")
         assert await bo.evaluate("heardByMicrophone") >= 3, "the voices have reached the microphone"
-        assert await ann.locator('.caption:has-text("an echo")').count() == 0
-        assert await ann.locator(".caption[data-id]").count() == 4, "two written, and the person by two microphones"
+        for page in (ann, bo):
+            assert await page.locator('.caption[data-id]:has-text("an echo")').count() == 0
         await node.close()
