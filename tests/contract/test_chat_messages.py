@@ -12,6 +12,7 @@ import pytest
 from dragoman.domain.chat.rules import VIOLATIONS
 from dragoman.protocol import chat
 from dragoman.protocol.chat import AckType, Frame, FrameType, Reason, ServerFrame, Translation, Untranslated
+from support.tables import for_each
 
 TS = 1700000000123
 ID = 9007199254740993  # beyond what a JavaScript number can hold
@@ -159,17 +160,17 @@ STAYS = (
 )
 
 
-@pytest.mark.parametrize(("written", "literal"), TO_CLIENTS + FROM_OUR_CLIENT)
+@for_each(TO_CLIENTS + FROM_OUR_CLIENT)
 def test_frames_are_encoded_to_these_exact_bytes(written: bytes, literal: bytes) -> None:
     assert written == literal
 
 
-@pytest.mark.parametrize(("literal", "frame"), FROM_CLIENTS)
+@for_each(FROM_CLIENTS)
 def test_frames_of_clients_are_decoded(literal: bytes, frame: Frame) -> None:
     assert chat.decode_frame(literal) == frame
 
 
-@pytest.mark.parametrize("literal", [literal for _, literal in TO_CLIENTS])
+@for_each([literal for _, literal in TO_CLIENTS])
 def test_our_client_understands_what_the_server_writes(literal: bytes) -> None:
     frame, told = chat.decode_server_frame(literal), json.loads(literal)
     read = {
@@ -182,12 +183,12 @@ def test_our_client_understands_what_the_server_writes(literal: bytes) -> None:
     }
 
 
-@pytest.mark.parametrize("literal", [literal for _, literal in FROM_OUR_CLIENT])
+@for_each([literal for _, literal in FROM_OUR_CLIENT])
 def test_the_server_understands_what_our_client_writes(literal: bytes) -> None:
     assert chat.decode_frame(literal).type == json.loads(literal)["type"]
 
 
-@pytest.mark.parametrize(("literal", "frame"), FROM_CLIENTS)
+@for_each(FROM_CLIENTS)
 def test_null_is_the_same_as_nothing_and_unknown_fields_are_ignored(literal: bytes, frame: Frame) -> None:
     fields: dict[str, Any] = json.loads(literal)
     nulls = {name: None for name in Frame.__struct_fields__ if name not in fields and name != "from_"}
@@ -195,7 +196,7 @@ def test_null_is_the_same_as_nothing_and_unknown_fields_are_ignored(literal: byt
     assert chat.decode_frame(more.encode()) == frame
 
 
-@pytest.mark.parametrize("reason", Reason)
+@for_each(Reason)
 def test_every_reason_can_be_encoded(reason: Reason) -> None:
     assert chat.error(reason, TS) == b'{"type":"ERROR","reason":"%b","ts":%d}' % (reason.value.encode(), TS)
 

@@ -15,6 +15,7 @@ from dragoman.protocol.codec import decode_client
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import Message, keep
 from dragoman.protocol.session import SessionInit
+from support.tables import for_each
 
 SIDES = ("client", "node")
 AUDIO = {"payload", "audio", "tts_audio"}  # bounded by the length of a message
@@ -126,7 +127,7 @@ def value_of(field: Field, size: int) -> Any:
     return {"{": {inner: 1}, "[": [inner], "": inner}[opens]
 
 
-@pytest.mark.parametrize("field", SIZED, ids=str)
+@for_each(((field,) for field in SIZED), name=lambda row: row[0])
 def test_field_is_accepted_at_its_bound_and_refused_above_it(field: Field) -> None:
     most = limit(field)
     assert most, f"{field} has no bound"

@@ -17,6 +17,7 @@ from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import Message
 from dragoman.protocol.node import NodeMessage, ToNode
 from dragoman.protocol.session import ClientMessage, ServerMessage
+from support.tables import for_each
 
 SAMPLES: dict[str, dict[str, dict[str, Any]]] = json.loads(
     Path(__file__).with_name("samples.json").read_text(encoding="utf-8")
@@ -60,7 +61,7 @@ def known(message: dict[str, Any], kind: type) -> dict[str, Any]:
     return {name: value for name, value in message.items() if name in names and value is not None}
 
 
-@pytest.mark.parametrize(("side", "name"), EVERY_SAMPLE)
+@for_each(EVERY_SAMPLE)
 def test_a_message_decodes_and_encodes_to_itself(side: str, name: str) -> None:
     sample = SAMPLES[side][name]
     message = DECODERS[side](json.dumps(sample))
@@ -71,13 +72,13 @@ def test_a_message_decodes_and_encodes_to_itself(side: str, name: str) -> None:
     assert again == known(sample, type(message))
 
 
-@pytest.mark.parametrize(("side", "name"), EVERY_SAMPLE)
+@for_each(EVERY_SAMPLE)
 def test_a_sample_of_non_ascii_text_is_the_same_as_bytes_and_as_str(side: str, name: str) -> None:
     text = json.dumps(SAMPLES[side][name], ensure_ascii=False)
     assert codec.encode(DECODERS[side](text)) == codec.encode(DECODERS[side](text.encode()))
 
 
-@pytest.mark.parametrize(("side", "kind"), EVERY_TYPE)
+@for_each(EVERY_TYPE)
 def test_every_field_of_every_type_has_been_seen_in_a_sample(side: str, kind: type[Message]) -> None:
     seen = {name for s in SAMPLES[side].values() if s["type"] == tag_of(kind) for name in s}
     unseen = {field.encode_name for field in msgspec.structs.fields(kind)} - seen
@@ -85,14 +86,14 @@ def test_every_field_of_every_type_has_been_seen_in_a_sample(side: str, kind: ty
     assert unseen <= ({"seq"} if side in ("client", "to_node") else set())
 
 
-@pytest.mark.parametrize(("side", "kind"), EVERY_TYPE)
+@for_each(EVERY_TYPE)
 def test_unknown_fields_are_ignored(side: str, kind: type[Message]) -> None:
     sample = sample_of(side, kind)
     message = DECODERS[side](json.dumps(sample | {"x_new": {"deep": [1, {"a": None}]}}))
     assert codec.encode(message) == codec.encode(DECODERS[side](json.dumps(sample)))
 
 
-@pytest.mark.parametrize(("side", "kind"), EVERY_TYPE)
+@for_each(EVERY_TYPE)
 def test_null_is_the_same_as_nothing_for_every_optional_field(side: str, kind: type[Message]) -> None:
     sample = sample_of(side, kind)
     for field in msgspec.structs.fields(kind):
@@ -106,7 +107,7 @@ def test_null_is_the_same_as_nothing_for_every_optional_field(side: str, kind: t
             )
 
 
-@pytest.mark.parametrize(("side", "kind"), EVERY_TYPE)
+@for_each(EVERY_TYPE)
 def test_a_missing_required_field_is_named(side: str, kind: type[Message]) -> None:
     sample = sample_of(side, kind)
     for field in msgspec.structs.fields(kind):
@@ -118,7 +119,7 @@ def test_a_missing_required_field_is_named(side: str, kind: type[Message]) -> No
             assert refused.value.message == f"Required field `{field.name}` is missing."
 
 
-@pytest.mark.parametrize(("side", "kind"), EVERY_TYPE)
+@for_each(EVERY_TYPE)
 def test_a_required_field_of_the_wrong_type_is_named(side: str, kind: type[Message]) -> None:
     sample = sample_of(side, kind)
     takes_anything = {"sdp", "candidate"}
@@ -140,7 +141,7 @@ OPTIONAL_OF_NODES = {
 EVERY_OPTIONAL_OF_NODES = [(tag, name) for tag, names in OPTIONAL_OF_NODES.items() for name in names.split()]
 
 
-@pytest.mark.parametrize(("tag", "name"), EVERY_OPTIONAL_OF_NODES)
+@for_each(EVERY_OPTIONAL_OF_NODES)
 def test_node_message_is_accepted_when_an_optional_field_is_absent_or_null(tag: str, name: str) -> None:
     sample = SAMPLES["node"][tag]
     without = {key: value for key, value in sample.items() if key != name}
@@ -168,7 +169,7 @@ def test_empty_optional_fields_are_omitted_and_required_fields_are_present() -> 
                 assert set(json.loads(codec.encode(smallest))) == {"type", *names}
 
 
-@pytest.mark.parametrize("name", ["is_manual_cut", "is_timeout_triggered", "is_max_duration_triggered"])
+@for_each(["is_manual_cut", "is_timeout_triggered", "is_max_duration_triggered"])
 def test_a_cut_flag_that_is_false_is_left_out(name: str) -> None:
     sample = SAMPLES["to_node"]["job_assign with everything"]
     message = codec.decode_to_node(json.dumps(sample | {name: False}))
@@ -182,7 +183,7 @@ def test_a_pipeline_reaches_a_node_with_all_five_steps() -> None:
     assert utterance["pipeline"] == short | {"use_semantic": False, "use_tone": False}
 
 
-@pytest.mark.parametrize("field", ["platform", "mode", "audio_format"])
+@for_each(["platform", "mode", "audio_format"])
 def test_unknown_values_of_open_fields_are_accepted(field: str) -> None:
     sample = SAMPLES["client"]["session_init with everything"]
     message = codec.decode_client(json.dumps(sample | {field: "hologram"}))

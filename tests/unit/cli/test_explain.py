@@ -7,6 +7,7 @@ from dragoman.domain.job import Outcome
 from dragoman.domain.placement import Obstacle
 from dragoman.domain.release import Drop
 from dragoman.domain.turn import AffinityResult
+from support.tables import for_each
 
 T = 1_794_782_977_000
 
@@ -67,14 +68,14 @@ def test_where_says_that_the_result_may_be_text_only() -> None:
     assert lines_of("Where", receipt=receipt).endswith("n1 may have no voice for es: the result may be text only.")
 
 
-@pytest.mark.parametrize("affinity", list(AffinityResult))
+@for_each(list(AffinityResult))
 def test_where_explains_the_affinity_of_the_turn(affinity: AffinityResult) -> None:
     where = lines_of("Where", receipt={"pool": 5, "drawn": ["n1", "n2"], "chosen": "n1", "affinity": affinity.value})
     assert BY_TURN[affinity.value].format(chosen="n1") in where
     assert ("2 random of 5" in where) is (affinity is not AffinityResult.HIT)
 
 
-@pytest.mark.parametrize("obstacle", list(Obstacle))
+@for_each(list(Obstacle))
 def test_where_names_every_node_that_was_not_eligible_and_why(obstacle: Obstacle) -> None:
     counts, names = {obstacle.value: 2}, {"n1": obstacle.value, "n2": obstacle.value}
     receipt = {"pool": 2, "drawn": [], "chosen": None, "counts": counts, "names": names}
@@ -170,7 +171,7 @@ def test_where_explains_why_no_node_was_chosen_for_the_last_attempt() -> None:
     )
 
 
-@pytest.mark.parametrize("outcome", list(Outcome))
+@for_each(list(Outcome))
 def test_end_has_a_text_for_every_outcome(outcome: Outcome) -> None:
     assert lines_of("End", outcome=outcome.value).startswith(OUTCOMES[outcome.value])
 
@@ -185,7 +186,7 @@ def test_end_explains_a_skipped_utterance_and_its_late_result() -> None:
     assert lines_of("When", times=times, **ended).endswith("+7000 ms  late result dropped")
 
 
-@pytest.mark.parametrize("drop", list(Drop))
+@for_each(list(Drop))
 def test_end_says_why_a_result_was_dropped(drop: Drop) -> None:
     assert f"The result was dropped: {DROPPED[drop.value]}." in lines_of("End", release_state=drop.value)
 

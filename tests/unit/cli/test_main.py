@@ -26,6 +26,7 @@ from dragoman.config.catalog import SETTINGS
 from dragoman.config.reference import example, markdown
 from dragoman.engines.models import folder_of, known
 from support.engines import needs_apertium, needs_espeak, needs_real_engines, needs_wheels
+from support.tables import for_each
 
 
 @pytest.fixture
@@ -143,36 +144,33 @@ def test_a_group_asked_for_nothing_answers_with_its_help(capsys: pytest.CaptureF
     assert capsys.readouterr().err.startswith("Usage: dragoman config ")
 
 
-@pytest.mark.parametrize(
-    ("host", "found"),
+@for_each(
     [
         ("127.0.0.1", "127.0.0.1:5010"),
         ("0.0.0.0", "127.0.0.1:5010"),
         ("::", "127.0.0.1:5010"),
         ("::1", "[::1]:5010"),
         ("example.com", "example.com:5010"),
-    ],
+    ]
 )
 def test_authority_is_reachable_from_this_machine(host: str, found: str) -> None:
     assert authority(host, 5010) == found
 
 
-@pytest.mark.parametrize(
-    ("given", "http"),
+@for_each(
     [
         ("localhost:5010", "http://localhost:5010"),
         ("http://host:5010/", "http://host:5010"),
         ("ws://host:5010/ws", "http://host:5010"),
         ("https://host/behind/a/proxy", "https://host/behind/a/proxy"),
         ("[::1]:5010", "http://[::1]:5010"),
-    ],
+    ]
 )
 def test_http_url_accepts_hosts_and_urls(given: str, http: str) -> None:
     assert http_url(given) == http
 
 
-@pytest.mark.parametrize(
-    ("given", "websocket"),
+@for_each(
     [
         ("ws://host:5010/ws/session", "ws://host:5010/ws/session"),
         ("ws://host:5010", "ws://host:5010/ws/session"),
@@ -182,15 +180,13 @@ def test_http_url_accepts_hosts_and_urls(given: str, http: str) -> None:
         ("host:5010", "ws://host:5010/ws/session"),
         ("[::1]:5010", "ws://[::1]:5010/ws/session"),
         ("wss://host/behind/a/proxy?token=x", "wss://host/behind/a/proxy?token=x"),
-    ],
+    ]
 )
 def test_session_url_accepts_hosts_and_urls(given: str, websocket: str) -> None:
     assert session_url(given) == websocket
 
 
-@pytest.mark.parametrize(
-    "given", ["", "ftp://host", "http://", "ws://", "host:port", "ws://host:port", "a b", "host:0", "host\n:1"]
-)
+@for_each(["", "ftp://host", "http://", "ws://", "host:port", "ws://host:port", "a b", "host:0", "host\n:1"])
 def test_invalid_url_is_a_usage_error(given: str) -> None:
     for read, scheme in ((http_url, "http"), (session_url, "ws")):
         with pytest.raises(Failure, match=f"is not an address like {scheme}://") as failure:

@@ -22,6 +22,7 @@ from dragoman.client import Detected, Ended, Failed, Partial, Rejected, Renewed,
 from dragoman.client.recording import Recording
 from dragoman.protocol.audio import encode_base64
 from support.engines import needs_espeak
+from support.tables import for_each
 from unit.client.fake_server import result
 
 
@@ -356,15 +357,14 @@ def test_many_languages_are_counted() -> None:
     assert "l0 l1 l2 l3 l4 l5 l6 l7 +92 → en" in " ".join(" ".join(shown).split())
 
 
-@pytest.mark.parametrize(
-    ("tts", "ready", "shown"),
+@for_each(
     [
         (["en", "es"], ["asr", "nmt", "tts"], "en → es fr (spoken: es)"),
         (["es", "fr"], ["asr", "nmt", "tts"], "en → es fr asr"),
         (["es", "fr"], None, "en → es fr unknown"),
         ([], ["asr", "nmt", "tts"], "en → es fr (text only)"),
         (["es", "fr"], ["asr", "nmt"], "en → es fr (text only)"),
-    ],
+    ]
 )
 def test_status_shows_languages_a_node_cannot_synthesise(tts: list[str], ready: list[str] | None, shown: str) -> None:
     languages = {"asr": ["en"], "semantic": ["es", "fr"], "tts": tts}
@@ -372,13 +372,12 @@ def test_status_shows_languages_a_node_cannot_synthesise(tts: list[str], ready: 
     assert shown in " ".join(" ".join(shown_lines).split())
 
 
-@pytest.mark.parametrize(
-    ("asr", "pairs", "shown"),
+@for_each(
     [
         (["en"], [["en", "es"], ["auto", "es"]], "en → es, text asr"),
         (["en"], [["es", "en"]], "en → es; text es→en asr"),
         ([], [["en", "es"], ["es", "en"]], "0/4 text en→es es→en asr"),
-    ],
+    ]
 )
 def test_status_shows_the_text_pairs_of_a_node(asr: list[str], pairs: list[list[str]], shown: str) -> None:
     languages = {"asr": asr, "semantic": ["es"] if asr else [], "tts": ["es"], "text": pairs}
@@ -386,10 +385,7 @@ def test_status_shows_the_text_pairs_of_a_node(asr: list[str], pairs: list[list[
     assert shown in " ".join(" ".join(lines(cluster(instance("a"), nodes=nodes), width=120)).split())
 
 
-@pytest.mark.parametrize(
-    ("facts", "word"),
-    [({"ready": None}, "unknown"), ({"ready": []}, "nothing"), ({"draining": True}, "n (draining)")],
-)
+@for_each([({"ready": None}, "unknown"), ({"ready": []}, "nothing"), ({"draining": True}, "n (draining)")])
 def test_status_shows_the_state_of_a_node(facts: dict[str, Any], word: str) -> None:
     assert any(word in line for line in lines(cluster(instance("a"), nodes=[node("n", "a", **facts)])))
 
@@ -419,7 +415,7 @@ def test_names_are_not_markup() -> None:
     assert "[/]n" in shown
 
 
-@pytest.mark.parametrize("told", [{}, {"instances": []}, cluster({"instance": "a"}), cluster(nodes=[{}])])
+@for_each([{}, {"instances": []}, cluster({"instance": "a"}), cluster(nodes=[{}])])
 def test_status_refuses_an_answer_that_is_no_cluster(told: dict[str, Any]) -> None:
     with pytest.raises(Failure, match="not Dragoman"):
         tables(told)

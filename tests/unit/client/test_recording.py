@@ -25,6 +25,7 @@ from dragoman.client.recording import (
     tone_sentences,
 )
 from dragoman.protocol.audio import duration_ms, opus_packets, opus_run
+from support.tables import for_each
 from unit.client.fake_server import result, run_of
 
 
@@ -142,7 +143,7 @@ def head_of(data: bytes) -> WavHead:
     return read_head(io.BytesIO(data), len(data))
 
 
-@pytest.mark.parametrize("rate", [8000, 16000, 44100, 192_000])
+@for_each([8000, 16000, 44100, 192_000])
 def test_mono_of_16_bits_is_taken_at_any_rate(rate: int) -> None:
     assert head_of(wav(rate)) == (rate, 44, 100)
 
@@ -153,7 +154,7 @@ def test_other_chunks_are_passed_over_whatever_their_length() -> None:
     assert head_of(data[:36] + odd + data[36:]) == (16000, 44 + len(odd), 100)
 
 
-@pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 5000])
+@for_each([0, 0xFFFFFFFF, 5000])
 def test_a_size_that_was_not_known_is_the_rest_of_the_file(size: int) -> None:
     data = bytearray(wav())
     data[40:44] = struct.pack("<I", size)
@@ -179,8 +180,7 @@ def test_the_long_form_of_the_format_is_understood() -> None:
         head_of(extensible(3))
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
+@for_each(
     [
         (wav(channels=2), "2 channels"),
         (wav(width=1), "8 bits"),
@@ -189,7 +189,7 @@ def test_the_long_form_of_the_format_is_understood() -> None:
         (wav()[:30], "cut short"),
         (wav()[:36], "ends before"),
         (b"RIFF\0\0\0\0WAVEdata\x04\0\0\0abcd", "before its format"),
-    ],
+    ]
 )
 def test_invalid_recording_is_refused_with_a_reason(data: bytes, why: str) -> None:
     with pytest.raises(BadWav, match=why):

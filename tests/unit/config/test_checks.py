@@ -6,6 +6,7 @@ from dragoman.config import Config, ConfigError, load
 from dragoman.config.catalog import SETTINGS
 from dragoman.config.checks import ORDER, Below, check
 from dragoman.config.secrets import DEVELOPMENT_SECRET, is_loopback
+from support.tables import for_each
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 REDIS = "scheduler.phase2.redis"
@@ -29,7 +30,7 @@ def test_the_defaults_agree_with_each_other() -> None:
     assert list(check(Config())) == []
 
 
-@pytest.mark.parametrize("rule", ORDER, ids=lambda rule: f"{rule.lower} < {rule.upper}")
+@for_each(ORDER)
 def test_two_settings_in_the_wrong_order_are_both_named(rule: Below) -> None:
     lower, upper = SETTINGS[rule.lower], SETTINGS[rule.upper]
     with pytest.raises(ConfigError) as raised:
@@ -91,16 +92,12 @@ def test_addresses_of_both_modes_are_one_too_many() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "url", ["redis://a", "redis://:pw@a:6379/0", "rediss://a", "unix:///run/r.sock", "redis://[::1]:1"]
-)
+@for_each(["redis://a", "redis://:pw@a:6379/0", "rediss://a", "unix:///run/r.sock", "redis://[::1]:1"])
 def test_addresses_of_a_redis_are_accepted(url: str) -> None:
     assert problems(scheduler__phase2__enabled=True, scheduler__phase2__redis__url=url) == ()
 
 
-@pytest.mark.parametrize(
-    "url", ["a:6379", "http://pa55@a", "redis://", "unix://", "redis://pa55@a:port", "redis://[pa55", "redis://a/pa55"]
-)
+@for_each(["a:6379", "http://pa55@a", "redis://", "unix://", "redis://pa55@a:port", "redis://[pa55", "redis://a/pa55"])
 def test_invalid_redis_url_is_refused_without_showing_it(url: str) -> None:
     sentence = only(scheduler__phase2__enabled=True, scheduler__phase2__redis__url=url)
     assert sentence.startswith(f"{REDIS}.url must be like redis://host:6379/0")
@@ -143,7 +140,7 @@ def test_every_worker_has_room_for_its_admin_port() -> None:
     assert "server.workers (10)" in only(server__admin_port=65530, server__workers=10)
 
 
-@pytest.mark.parametrize("origin", ["app.example.com", "https://a/", "https://a/b", "ftp://a", "https://"])
+@for_each(["app.example.com", "https://a/", "https://a/b", "ftp://a", "https://"])
 def test_impossible_origin_is_refused(origin: str) -> None:
     assert f"holds {origin!r}, which is no origin" in only(server__allowed_origins=[origin])
     assert problems(server__allowed_origins="https://a, http://b:8080, *") == ()
@@ -160,7 +157,7 @@ def test_nothing_listens_beyond_loopback_without_a_secret(key: str, host: str) -
     assert problems(**{key: host, "security.insecure_allow_anonymous": True}) == ()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
+@for_each(["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
 def test_loopback_needs_no_secret(host: str) -> None:
     assert is_loopback(host)
     assert problems(server__host=host) == ()
@@ -206,12 +203,12 @@ def test_a_contradiction_between_file_and_environment_is_found(tmp_path: Path) -
         load(path, {"DRAGOMAN_SCHEDULER__PHASE2__ENABLED": "false"})
 
 
-@pytest.mark.parametrize("proxies", [["10.0.0.5"], ["10.1.0.0/16", "2001:db8::/32"], []])
+@for_each([["10.0.0.5"], ["10.1.0.0/16", "2001:db8::/32"], []])
 def test_proxies_are_addresses_and_networks(proxies: list[str]) -> None:
     assert problems(server__trusted_proxies=proxies) == ()
 
 
-@pytest.mark.parametrize("proxy", ["balancer", "10.0.0.5/24", "10.0.0.5:80", ""])
+@for_each(["balancer", "10.0.0.5/24", "10.0.0.5:80", ""])
 def test_a_proxy_that_is_neither_address_nor_network_is_named(proxy: str) -> None:
     sentence = only(server__trusted_proxies=[proxy])
     assert sentence.startswith(f"server.trusted_proxies holds {proxy!r}: ")

@@ -61,8 +61,7 @@ def test_every_section_says_what_it_is_about() -> None:
     assert list(SECTIONS)[:4] == ["server", "scheduler", "scheduler.phase2", "scheduler.phase2.redis"]
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
+@for_each(
     [
         ("server.prot", "server.port"),
         ("servr.port", "server.port"),
@@ -72,7 +71,7 @@ def test_every_section_says_what_it_is_about() -> None:
         ("scheduler.phase2.node_snapshot.enable", "scheduler.phase2.node_snapshot.enabled"),
         ("speach", "speech"),
         ("zzz.qqq", None),
-    ],
+    ]
 )
 def test_the_nearest_known_name_is_found(typed: str, meant: str | None) -> None:
     assert nearest(typed) == meant
@@ -85,8 +84,7 @@ def test_numbers_are_written_as_people_write_them() -> None:
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
+@for_each(
     [
         ("redis://host:6379/0", "redis://host:6379/0"),
         ("redis://me:pa55@host:6379/0", "redis://me:***@host:6379/0"),
@@ -102,7 +100,7 @@ SECRET = "a-secret-of-more-than-thirty-two-bytes"
         ("me:pa55@host", "me:***@host"),
         ("unix:///run/r.sock?db=1&password=pa55&x=1", "unix:///run/r.sock?db=1&password=***&x=1"),
         ("", ""),
-    ],
+    ]
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert masked_url(url) == shown
@@ -127,7 +125,7 @@ def test_secrets_and_passwords_are_masked_and_everything_else_is_shown() -> None
     assert SECRET not in str(shown)
 
 
-@pytest.mark.parametrize(("days", "idempotency_s"), [(0.0, 1800.0), (1.0, 86_400.0), (7.0, 1800.0)])
+@for_each([(0.0, 1800.0), (1.0, 86_400.0), (7.0, 1800.0)])
 def test_messages_are_kept_as_long_as_a_repetition_is_recognised(days: float, idempotency_s: float) -> None:
     assert (
         load(flags={"chat.retention_days": days, "chat.idempotency_ttl_s": idempotency_s}).chat.retention_days == days
@@ -216,13 +214,12 @@ def test_a_section_may_be_empty(config_file: Path) -> None:
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize(
-    ("file", "made", "command"),
+@for_each(
     [
         ("docs/reference/configuration.md", markdown, "dragoman config doc > docs/reference/configuration.md"),
         ("docs/reference/limits.md", limits_markdown, "dragoman config doc --limits > docs/reference/limits.md"),
         ("config.example.toml", example, "dragoman config doc --example > config.example.toml"),
-    ],
+    ]
 )
 def test_the_files_are_what_the_types_say(file: str, made: Callable[[], str], command: str) -> None:
     assert (ROOT / file).read_text() == made(), f"make it anew: {command}"

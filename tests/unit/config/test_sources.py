@@ -7,6 +7,7 @@ import pytest
 from dragoman.config.catalog import SETTINGS
 from dragoman.config.checks import Problem
 from dragoman.config.load import FLAG, Given, Source, from_env, from_file, from_flags, typed
+from support.tables import for_each
 
 
 def sentences_of_file(tmp_path: Path, text: str) -> list[str]:
@@ -149,8 +150,7 @@ def refusal(key: str, value: object, source: Source = FILE) -> str:
     return problem.sentence
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "value"),
+@for_each(
     [
         ("server.port", "6000", 6000),
         ("server.drain_s", "0.5", 0.5),
@@ -163,7 +163,7 @@ def refusal(key: str, value: object, source: Source = FILE) -> str:
         ("server.allowed_origins", "https://a, https://b,", ("https://a", "https://b")),
         ("server.allowed_origins", '["https://a", "https://b"]', ("https://a", "https://b")),
         ("server.allowed_origins", "", ()),
-    ],
+    ]
 )
 def test_text_is_parsed_by_the_type_of_its_setting(key: str, text: str, value: object) -> None:
     found = read_env(key, text)
@@ -176,8 +176,7 @@ def test_a_whole_number_serves_where_fractions_are_allowed() -> None:
     assert typed(SETTINGS["server.drain_s"], Given("server.drain_s", 3, FILE)) == 3.0
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "sentence"),
+@for_each(
     [
         ("server.port", "5010", "server.port must be a whole number from 0 to 65535, not the string '5010'"),
         ("server.port", 70000, "server.port must be a whole number from 0 to 65535, not 70000"),
@@ -198,7 +197,7 @@ def test_a_whole_number_serves_where_fractions_are_allowed() -> None:
             "scheduler.phase2.redis.key_prefix must be 1 to 120 letters, digits or any of . _ : -, not the string",
         ),
         ("log.level", "x" * 80, "log.level must be one of debug, info, warning, error, not a string"),
-    ],
+    ]
 )
 def test_a_wrong_value_is_refused_in_a_sentence(key: str, value: object, sentence: str) -> None:
     found = refusal(key, value)
@@ -206,8 +205,7 @@ def test_a_wrong_value_is_refused_in_a_sentence(key: str, value: object, sentenc
     assert found.endswith("(config.toml).")
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "sentence"),
+@for_each(
     [
         (
             "server.port",
@@ -224,20 +222,19 @@ def test_a_wrong_value_is_refused_in_a_sentence(key: str, value: object, sentenc
             "[1",
             "server.allowed_origins must be a list of strings, not the string '[1' (DRAGOMAN_SERVER__ALLOWED_ORIGINS).",
         ),
-    ],
+    ]
 )
 def test_a_wrong_variable_is_refused_by_its_name(key: str, text: str, sentence: str) -> None:
     assert refusal(key, text, Source("env", SETTINGS[key].variable)) == sentence
 
 
-@pytest.mark.parametrize(
-    "key",
+@for_each(
     [
         "security.secret",
         "security.previous_secret",
         "scheduler.phase2.redis.url",
         "scheduler.phase2.redis.cluster_urls",
-    ],
+    ]
 )
 def test_no_refusal_shows_what_could_be_a_secret(key: str) -> None:
     for value in (4711, ["a", 4711], {"4711": 1}):

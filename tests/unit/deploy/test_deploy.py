@@ -36,6 +36,7 @@ from support.deployment import (
     instructions,
     last,
 )
+from support.tables import for_each
 
 CONFIG = DEPLOY / "config.toml"
 REDIS_PORT = 6379
@@ -111,7 +112,7 @@ def command_lines() -> list[list[str]]:
     return [*given, json.loads(last("CMD"))]
 
 
-@pytest.mark.parametrize("words", command_lines(), ids=" ".join)
+@for_each(command_lines())
 def test_every_command_exists_with_its_options(words: list[str]) -> None:
     command = imported({each.name: each for each in COMMANDS}[words[0]])
     options = {name for parameter in command.params for name in parameter.opts}
@@ -179,7 +180,7 @@ def test_exposed_check_finds_the_problems_that_the_security_guide_explains(tmp_p
 # -- around the instances
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@for_each(SERVICES)
 def test_every_service_is_pinned_restarted_and_may_not_gain_rights(name: str) -> None:
     service = SERVICES[name]
     assert service["image"] == "dragoman" or re.search(r":\d+\.\d+(\.\d+)?-", service["image"])
@@ -187,7 +188,7 @@ def test_every_service_is_pinned_restarted_and_may_not_gain_rights(name: str) ->
     assert name == "redis-cluster" or "no-new-privileges:true" in service["security_opt"]
 
 
-@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"redis-cluster"}))  # which ends when it is done
+@for_each(sorted(set(SERVICES) - {"redis-cluster"}))  # which ends when it is done
 def test_every_service_says_whether_it_is_healthy(name: str) -> None:
     assert "healthcheck" in SERVICES[name] or name in INSTANCES  # theirs is in the image
 

@@ -9,6 +9,7 @@ from dragoman.domain.deadlines import (
     SlotTimeout,
     attempt_limit_ms,
 )
+from support.tables import for_each
 
 SETTINGS = DeadlineSettings()
 
@@ -120,8 +121,7 @@ def test_a_parked_job_whose_node_died_is_an_ordinary_job_until_it_has_another() 
 # -- how long an attempt may take
 
 
-@pytest.mark.parametrize(
-    ("audio_s", "slowness", "limit_ms"),
+@for_each(
     [
         (3.6, None, 12_000),
         (3.6, 0.5, 12_000),
@@ -129,8 +129,7 @@ def test_a_parked_job_whose_node_died_is_an_ordinary_job_until_it_has_another() 
         (3.6, 21 / 3.6, 36_000),
         (10.0, 5.0, 36_000),
         (0.0, 5.0, 12_000),
-    ],
-    ids=["nothing known", "a fast node", "a slow node", "a very slow node", "long audio", "no audio"],
+    ]
 )
 def test_an_attempt_gets_three_times_what_its_node_lately_took_within_bounds(
     audio_s: float, slowness: float | None, limit_ms: int

@@ -1,8 +1,7 @@
 """What each Redis is worth, and which are refused."""
 
-import pytest
-
 from dragoman.domain.durability import DurabilityClass, assess
+from support.tables import for_each
 
 INFO = {"redis_version": "7.2.4", "aof_enabled": "1", "aof_last_write_status": "ok"}
 SETTINGS = {
@@ -14,8 +13,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("changed", "wait_replicas", "durability"),
+@for_each(
     [
         ({}, 0, DurabilityClass.PROCESS),
         ({"appendfsync": "always"}, 0, DurabilityClass.FSYNC),
@@ -26,7 +24,7 @@ SETTINGS = {
         ({}, 1, DurabilityClass.REPLICATED),
         ({"appendonly": "no"}, 1, DurabilityClass.REPLICATED),
         ({"appendfsync": "always"}, 1, DurabilityClass.FSYNC),
-    ],
+    ]
 )
 def test_the_class_follows_from_the_file_and_the_replicas(
     changed: dict[str, str], wait_replicas: int, durability: DurabilityClass
@@ -36,13 +34,12 @@ def test_the_class_follows_from_the_file_and_the_replicas(
     assert assessment.problems == []
 
 
-@pytest.mark.parametrize(
-    ("changed", "advice"),
+@for_each(
     [
         ({"appendfsync": "no"}, "set appendfsync to everysec or always"),
         ({"appendonly": "no"}, "set appendonly to yes"),
         ({"appendonly": "no", "save": "3600 1"}, "snapshots only"),
-    ],
+    ]
 )
 def test_a_class_of_none_comes_with_what_to_change(changed: dict[str, str], advice: str) -> None:
     [warning] = assess(INFO, SETTINGS | changed).warnings
@@ -65,25 +62,25 @@ def test_replicas_that_confirm_count_even_where_settings_are_forbidden() -> None
     assert assess(INFO, None, wait_replicas=2).durability is DurabilityClass.REPLICATED
 
 
-@pytest.mark.parametrize("version", ["6.0.16", "5.0.7", "6.1.240"])
+@for_each(["6.0.16", "5.0.7", "6.1.240"])
 def test_a_redis_older_than_6_2_is_refused(version: str) -> None:
     [problem] = assess(INFO | {"redis_version": version}, SETTINGS).problems
     assert version in problem
     assert "use Redis 6.2 or newer" in problem
 
 
-@pytest.mark.parametrize("version", ["6.2.0", "6.2.14", "7.0.15", "10.0.0", "255.255.255", "7.2"])
+@for_each(["6.2.0", "6.2.14", "7.0.15", "10.0.0", "255.255.255", "7.2"])
 def test_a_redis_from_6_2_on_is_taken(version: str) -> None:
     assert assess(INFO | {"redis_version": version}, SETTINGS).problems == []
 
 
-@pytest.mark.parametrize("info", [{}, {"redis_version": "unstable"}, {"redis_version": ""}, {"redis_version": "7"}])
+@for_each([{}, {"redis_version": "unstable"}, {"redis_version": ""}, {"redis_version": "7"}])
 def test_a_version_that_cannot_be_read_is_refused(info: dict[str, str]) -> None:
     [problem] = assess(info, SETTINGS).problems
     assert "cannot be read" in problem
 
 
-@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"])
+@for_each(["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"])
 def test_a_redis_that_may_evict_is_refused(policy: str) -> None:
     [problem] = assess(INFO, SETTINGS | {"maxmemory": "1048576", "maxmemory-policy": policy}).problems
     assert policy in problem
@@ -113,13 +110,12 @@ def test_a_file_that_cannot_be_written_is_warned_about() -> None:
     assert "disk" in warning
 
 
-@pytest.mark.parametrize(
-    ("appendfsync", "replicas", "expected"),
+@for_each(
     [
         ("everysec", 0, DurabilityClass.PROCESS),
         ("everysec", 1, DurabilityClass.REPLICATED),
         ("always", 1, DurabilityClass.FSYNC),
-    ],
+    ]
 )
 def test_replicas_that_confirm_raise_the_class_while_we_run(
     appendfsync: str, replicas: int, expected: DurabilityClass

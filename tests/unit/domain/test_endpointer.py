@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dragoman.domain.chunk_marks import AudioMark
 from dragoman.domain.endpointer import LEAD_MS, START_MS, Endpointer, Frame, quietest
 from dragoman.domain.segmenter import Cut, Output, Reason, Segmenter, SegmenterSettings, Silence, TurnEnded, Withheld
+from support.tables import for_each
 
 RATE, MS, FRAME_MS = 8000, 16, 20  # samples a second, bytes a millisecond
 SILENCE_MS = 500
@@ -120,7 +121,7 @@ def test_noise_shorter_than_a_start_of_speech_makes_no_utterance() -> None:
     assert speaker.seg.deadline() is None
 
 
-@pytest.mark.parametrize("chunk_ms", [1, 20, 33, 250, 5000])
+@for_each([1, 20, 33, 250, 5000])
 def test_places_of_the_cuts_do_not_depend_on_the_length_of_the_chunks(chunk_ms: int) -> None:
     said = [(False, 700), (True, 4000), (False, 900), (True, 260), (False, 700), (True, 140), (False, 40), (True, 3000)]
     assert Speaker(said).say_all(chunk_ms).places() == Speaker(said).say_all(100).places()
@@ -275,7 +276,7 @@ def test_no_start_of_speech_is_dropped(said: list[Passage]) -> None:
         assert longest < START_MS
 
 
-@pytest.mark.parametrize("rate", [8000, 16000, 44100, 48000])
+@for_each([8000, 16000, 44100, 48000])
 def test_quietest_place_is_found_at_every_sample_rate(rate: int) -> None:
     loud, quiet = array("h", [5000, -7000] * (rate // 4)), array("h", [200, 100] * (rate // 16))
     at = quietest((loud + quiet + loud).tobytes(), rate) / 2 / rate

@@ -1,9 +1,8 @@
 from itertools import product
 from pathlib import Path
 
-import pytest
-
 from dragoman.domain.job import TRANSITIONS, Event, Job, Outcome, Reply, State, chart
+from support.tables import for_each
 
 UNFINISHED = {State.CREATED, State.DISPATCHED, State.ACCEPTED, State.RUNNING}
 ENDINGS = {Event.RESULT, Event.EXPIRE, Event.CANCEL, Event.GIVE_UP}
@@ -37,7 +36,7 @@ def job_in(state: State, attempt: int = 1) -> Job:
     )
 
 
-@pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
+@for_each(list(product(State, Event)))
 def test_every_event_in_every_state_is_in_the_table_or_refused(state: State, event: Event) -> None:
     job, untouched = job_in(state, attempt=2), job_in(state, attempt=2)
     reply = job.apply(event, attempt=2)
@@ -49,7 +48,7 @@ def test_every_event_in_every_state_is_in_the_table_or_refused(state: State, eve
         assert job == untouched
 
 
-@pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
+@for_each(list(product(State, Event)))
 def test_an_event_of_another_attempt_is_stale_in_every_state(state: State, event: Event) -> None:
     for attempt in (1, 3):
         job = job_in(state, attempt=2)
@@ -57,7 +56,7 @@ def test_an_event_of_another_attempt_is_stale_in_every_state(state: State, event
         assert job == job_in(state, attempt=2)
 
 
-@pytest.mark.parametrize(("state", "event"), list(product(State, [Event.ACK, Event.START, Event.RESULT])))
+@for_each(list(product(State, [Event.ACK, Event.START, Event.RESULT])))
 def test_message_about_a_job_of_another_node_changes_nothing(state: State, event: Event) -> None:
     job = job_in(state)
     assert job.apply(event, attempt=1, node_id="node-B") is Reply.WRONG_NODE
@@ -103,14 +102,13 @@ def test_a_result_that_names_no_attempt_still_has_to_come_from_the_assigned_node
     assert job.apply(Event.RESULT, None, node_id="node-A", outcome=Outcome.EMPTY) is Reply.OK
 
 
-@pytest.mark.parametrize(
-    ("event", "outcome"),
+@for_each(
     [
         (Event.RESULT, Outcome.OK),
         (Event.EXPIRE, Outcome.EXPIRED),
         (Event.CANCEL, Outcome.CANCELLED),
         (Event.GIVE_UP, Outcome.FAILED),
-    ],
+    ]
 )
 def test_no_job_ends_without_an_outcome(event: Event, outcome: Outcome) -> None:
     job = job_in(State.RUNNING)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from dragoman.protocol.codec import raw
 from dragoman.protocol.codes import CancelReason, ErrorCode
 from dragoman.protocol.node import JobAck, JobAssign, JobError, JobResult, JobStarted, NodePartial
 from dragoman.protocol.session import Pipeline
+from support.tables import for_each
 
 SETTINGS = DeadlineSettings(ack_timeout_ms=2_000, attempt_timeout_ms=12_000, job_timeout_ms=60_000, max_attempts=3)
 ABOUT: dict[str, Any] = {"job_id": "j", "session_id": "s", "trace_id": "t"}
@@ -372,7 +372,7 @@ TABLE: dict[str, Row] = {
 }
 
 
-@pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
+@for_each(TABLE.values())
 def test_signal_leads_to_these_steps(row: Row) -> None:
     assert tuple(map(shown, row.state().on(row.signal, row.now))) == row.expected
 

@@ -28,6 +28,7 @@ from dragoman.domain.limits.sessions import (
     WorkQuota,
     room_for_job,
 )
+from support.tables import for_each
 
 REMOTE, OTHER = "203.0.113.7", "198.51.100.1"
 
@@ -70,7 +71,7 @@ def test_zero_is_any_number() -> None:
     assert not addresses.is_full(REMOTE)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::ffff:127.0.0.1", ""])
+@for_each(["127.0.0.1", "::1", "::ffff:127.0.0.1", ""])
 def test_loopback_is_never_full(address: str) -> None:
     addresses = PerAddressLimit(1)
     addresses.add(address)
@@ -78,7 +79,7 @@ def test_loopback_is_never_full(address: str) -> None:
     assert not addresses.is_full(address)
 
 
-@pytest.mark.parametrize("address", [REMOTE, "::ffff:203.0.113.7", "fe80::1%eth0", "10.0.0.1", "nonsense"])
+@for_each([REMOTE, "::ffff:203.0.113.7", "fe80::1%eth0", "10.0.0.1", "nonsense"])
 def test_every_other_address_can_be_full(address: str) -> None:
     addresses = PerAddressLimit(1)
     addresses.add(address)
@@ -173,12 +174,12 @@ class FrameSender:
         return frames
 
 
-@pytest.mark.parametrize("burst", [1, 5, 8, 20, 400])
+@for_each([1, 5, 8, 20, 400])
 def test_a_new_connection_may_send_its_burst_at_once(burst: int) -> None:
     assert FrameSender(burst / 2, burst, 100.0).admitted(1000, 100.0) == burst
 
 
-@pytest.mark.parametrize("before", [0, 1, 30, 49, 50, 51, 399])
+@for_each([0, 1, 30, 49, 50, 51, 399])
 def test_a_connection_that_was_idle_may_send_its_burst_and_no_more(before: int) -> None:
     sender = FrameSender(200, 400, 100.0)
     assert sender.admitted(before, 100.0) == before

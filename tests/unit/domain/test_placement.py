@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dragoman.domain.fleet import WHOLE_NODE, Fleet, Node
 from dragoman.domain.placement import MAX_DRAWS, MAX_NAMES, Ask, Assign, NoNode, Receipt, Wait, select_node
 from dragoman.domain.turn import AffinityResult
+from support.tables import for_each
 
 DE_EN = frozenset({"de", "en"})
 ASK = Ask("de", "en", needs=frozenset({"asr", "nmt"}))
@@ -60,7 +61,7 @@ def test_of_two_equals_elsewhere_chance_decides() -> None:
     assert chosen_of(ASK, fleet_of(node("a"), node("b"))) == {"a", "b"}
 
 
-@pytest.mark.parametrize("service", ["asr", "nmt", WHOLE_NODE])
+@for_each(["asr", "nmt", WHOLE_NODE])
 def test_a_node_that_cools_down_for_a_service_of_the_job_is_left_out(service: str) -> None:
     fleet = fleet_of(node("a"), node("b"))
     fleet.cool("a", service, until=60.0)
@@ -230,13 +231,12 @@ def test_a_turn_stays_on_its_node_when_that_has_no_voice() -> None:
     assert affinity_of(ask(turn_node="mine", turn_bound=True, voice=True), fleet) == ("mine", AffinityResult.HIT)
 
 
-@pytest.mark.parametrize(
-    ("one", "text_only", "receipt_says"),
+@for_each(
     [
         (node("a", tts=EN), False, False),
         (node("a", ready=TEXT_ONLY), True, True),
         (node("a", ready=None), False, True),  # it may have a voice for the language and not say so
-    ],
+    ]
 )
 def test_an_assignment_is_for_text_only_when_the_node_says_it_has_no_voice(
     one: Node, text_only: bool, receipt_says: bool

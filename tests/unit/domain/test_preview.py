@@ -5,7 +5,6 @@ import string
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from dragoman.domain.preview import (
     choose_node,
 )
 from dragoman.domain.segmenter import OpenUtterance
+from support.tables import for_each
 
 BYTES_PER_MS = 32
 LANGS = frozenset({"en", "es"})
@@ -140,14 +140,14 @@ def test_words_of_another_preview_old_words_and_the_same_words_are_not_shown() -
     assert state.partial("preview-1", 4, "we have")
 
 
-@pytest.mark.parametrize("how", How)
+@for_each(How)
 def test_no_words_are_shown_after_the_end(how: How) -> None:
     state = opened()
     state.ended(how)
     assert not state.partial("preview-1", 1, "late")
 
 
-@pytest.mark.parametrize(("how", "clears"), [(How.CUT, False), (How.NOTHING, True), (How.STOPPED, True)])
+@for_each([(How.CUT, False), (How.NOTHING, True), (How.STOPPED, True)])
 def test_words_are_cleared_only_if_no_result_replaces_them(how: How, clears: bool) -> None:
     state = opened()
     assert not state.ended(how).clears
@@ -218,15 +218,14 @@ def test_a_node_of_the_turn_that_cannot_preview_one_more_is_not_chosen() -> None
     assert chosen(turn_node="gone") is None
 
 
-@pytest.mark.parametrize(
-    "unable",
+@for_each(
     [
         {"draining": True},
         {"previews": 0},
         {"asr": frozenset({"zh"})},
         {"semantic": frozenset({"zh"})},
         {"ready": frozenset({"nmt"})},
-    ],
+    ]
 )
 def test_a_node_that_cannot_do_the_job_is_not_chosen(unable: dict[str, Any]) -> None:
     assert chosen(node("n1", **unable)) is None

@@ -2,11 +2,11 @@ import random
 from collections import Counter
 from collections.abc import Container
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.domain.release import Drop, ReleaseWindow, Send, Settled
+from support.tables import for_each
 
 IN_ORDER = Send(backfilled=False)
 BACKFILLED = Send(backfilled=True)
@@ -260,7 +260,7 @@ def test_the_window_agrees_with_the_book_on_anything_that_can_happen(
     play(steps, span)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@for_each(range(8))
 def test_the_window_agrees_with_the_book_over_thousands_of_arrival_orders(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(500):

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from itertools import chain, combinations, product
 
-import pytest
-
 from dragoman.domain.room_speech import PARTIALS_PER_S, Pair, PartialPace, plan_speech
 from dragoman.domain.rooms import AUTO
+from support.tables import for_each
 
 LANGS = ("de", "en", "es")
 PAIRS = list(product(("en", AUTO), LANGS))
@@ -20,7 +19,7 @@ HEARD = [dict(zip(LANGS, counts, strict=True)) for counts in product((0, 1, 2), 
 EN = [("en", lang) for lang in LANGS]
 
 
-@pytest.mark.parametrize("heard", HEARD, ids=str)
+@for_each(HEARD)
 def test_every_other_language_that_is_heard_is_served_in_exactly_one_way(heard: dict[str, int]) -> None:
     others = {lang for lang, members in heard.items() if members and lang != "en"}
     for text_pairs, speech_pairs in product(subsets(EN), repeat=2):
@@ -31,7 +30,7 @@ def test_every_other_language_that_is_heard_is_served_in_exactly_one_way(heard: 
         assert all((("en", lang) in text_pairs) is (lang in plan.by_text) for lang in others)
 
 
-@pytest.mark.parametrize("heard", HEARD, ids=str)
+@for_each(HEARD)
 def test_job_translates_only_what_no_node_serves_by_text_and_then_the_language_most_members_hear(
     heard: dict[str, int],
 ) -> None:
@@ -48,7 +47,7 @@ def test_job_translates_only_what_no_node_serves_by_text_and_then_the_language_m
             assert heard[plan.target] == max(heard[lang] for lang in only_whole)
 
 
-@pytest.mark.parametrize("heard", HEARD, ids=str)
+@for_each(HEARD)
 def test_job_only_recognises_when_the_spoken_language_is_not_known_before(heard: dict[str, int]) -> None:
     for text_pairs in subsets([pair for pair in PAIRS if pair[0] == AUTO]):
         plan = plan_speech(AUTO, heard, set(text_pairs), set(PAIRS))

@@ -1,6 +1,5 @@
 """Which entries of a room's log may be delivered now, to whom, and which languages a caption is translated into."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,10 +97,7 @@ def test_an_entry_of_another_time_under_a_delivered_number_stops_the_delivery() 
     assert (delivery.delivered, delivery.is_forked) == (5, False)
 
 
-@pytest.mark.parametrize(
-    ("seq", "at_ms", "before", "forked"),
-    [(3, 30, 3, False), (2, 20, 3, True), (2, 20, 2, False), (3, 31, 3, True), (4, 40, 3, False)],
-)
+@for_each([(3, 30, 3, False), (2, 20, 3, True), (2, 20, 2, False), (3, 31, 3, True), (4, 40, 3, False)])
 def test_the_end_of_the_log_is_compared_with_what_was_delivered(
     seq: int, at_ms: int, before: int, forked: bool
 ) -> None:
@@ -111,7 +107,7 @@ def test_the_end_of_the_log_is_compared_with_what_was_delivered(
     assert delivery.is_forked is forked
 
 
-@pytest.mark.parametrize(("log", "lost"), [([], 3), ([at(1, 11)], 3), ([at(1, 10)], 2), ([at(2, 20), at(3, 30)], 0)])
+@for_each([([], 3), ([at(1, 11)], 3), ([at(1, 10)], 2), ([at(2, 20), at(3, 30)], 0)])
 def test_delivery_continues_after_the_last_common_entry(log: list[Entry], lost: int) -> None:
     delivery = RoomDelivery(0)
     delivery.receive([at(1, 10), at(2, 20), at(3, 30), at(5, 50)])
@@ -147,9 +143,8 @@ def test_a_member_gets(what: str) -> None:
     assert Entry(1, kind, "s:u0", lang, "text").concerns(reader) is expected
 
 
-@pytest.mark.parametrize(
-    ("role", "muted", "may"),
-    [(Role.HOST, False, True), (Role.SPEAKER, False, True), (Role.LISTENER, False, False), (Role.HOST, True, False)],
+@for_each(
+    [(Role.HOST, False, True), (Role.SPEAKER, False, True), (Role.LISTENER, False, False), (Role.HOST, True, False)]
 )
 def test_listeners_and_muted_members_may_not_speak(role: Role, muted: bool, may: bool) -> None:
     assert member(hears="es", principal="p", role=role, muted=muted).may_speak is may

@@ -1,9 +1,8 @@
 from itertools import product
 
-import pytest
-
 from dragoman.domain.segmenter import Cut, Reason, Segmenter, SegmenterSettings
 from dragoman.domain.turn import AffinityResult, Turn, affinity, should_bind_job_to_node
+from support.tables import for_each
 
 
 def first_cut(*, is_final: bool, duration_ms: int = 1000, at: float = 0.0) -> Cut:
@@ -33,7 +32,7 @@ def test_should_bind_job_to_node_timeout_no_bind() -> None:
     assert not should_bind_job_to_node(cut.begins_turn, cut.ends_turn)
 
 
-@pytest.mark.parametrize("reason", [Reason.MANUAL, Reason.TIMEOUT, Reason.CLOSE])
+@for_each([Reason.MANUAL, Reason.TIMEOUT, Reason.CLOSE])
 def test_a_later_job_that_ends_its_turn_binds_nothing(reason: Reason) -> None:
     assert not should_bind_job_to_node(begins_turn=False, ends_turn=reason.ends_turn)
 
@@ -65,7 +64,7 @@ def test_a_turn_that_has_ended_is_bound_to_no_node_and_binds_to_none() -> None:
     assert not turn.placed("node-B", ends_turn=False)
 
 
-@pytest.mark.parametrize(("connected", "eligible", "has_room"), list(product([True, False], repeat=3)))
+@for_each(list(product([True, False], repeat=3)))
 def test_affinity_names_the_first_thing_in_the_way(connected: bool, eligible: bool, has_room: bool) -> None:
     named = affinity(connected=connected, eligible=eligible, has_room=has_room)
     obstacles = [

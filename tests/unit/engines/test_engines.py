@@ -10,6 +10,7 @@ from dragoman.engines.espeak import Espeak, languages_of
 from dragoman.engines.languages import MULTILINGUAL, NAMES, SHORT, code_of, served
 from dragoman.engines.processes import found, output
 from support.engines import needs_espeak, needs_wheels
+from support.tables import for_each
 from support.waiting import wait_until
 
 
@@ -70,9 +71,8 @@ def test_nothing_is_declared_without_a_common_language() -> None:
     assert sorted_languages({"en"}, {("fr", "de")}, {"de"}) == ([], [], [])
 
 
-@pytest.mark.parametrize(
-    ("told", "code"),
-    [("Spanish", "es"), ("spa", "es"), ("es", "es"), ("es-MX", "es"), ("eng_US", "en"), ("klingon", None), ("", None)],
+@for_each(
+    [("Spanish", "es"), ("spa", "es"), ("es", "es"), ("es-MX", "es"), ("eng_US", "en"), ("klingon", None), ("", None)]
 )
 def test_language_has_many_names(told: str, code: str | None) -> None:
     assert code_of(told) == code

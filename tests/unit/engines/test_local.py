@@ -22,6 +22,7 @@ from dragoman.engines.pocketsphinx import PROFANITY, PocketSphinx, _without_prof
 from dragoman.protocol.audio import SILENCE_PACKET, duration_ms, opus_run
 from dragoman.protocol.errors import BadAudio
 from support.engines import KEY, beep, english, model_server, needs_apertium, needs_espeak, needs_wheels
+from support.tables import for_each
 from support.waiting import wait_until
 
 pytestmark = needs_wheels
@@ -190,7 +191,7 @@ def test_runs_that_were_joined_decode_as_one() -> None:
     assert both.duration_ms == pytest.approx(2 * Sound.of_wire(run, "opus", 16_000).duration_ms, abs=10)
 
 
-@pytest.mark.parametrize("rate", [8_000, 16_000, 44_100, 48_000])
+@for_each([8_000, 16_000, 44_100, 48_000])
 def test_pcm16_is_taken_at_any_rate_and_resampled(rate: int) -> None:
     sound = Sound.of_wire(beep(500, rate).pcm, "pcm16", rate)
     assert sound.rate == rate
@@ -198,10 +199,7 @@ def test_pcm16_is_taken_at_any_rate_and_resampled(rate: int) -> None:
     assert sound.at(16_000).loudness == pytest.approx(sound.loudness, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("data", "format"),
-    [(b"\x05\x00abc", "opus"), (b"\x08\x00\x01garbage", "opus"), (b"abc", "pcm16"), (b"ab", "mp3")],
-)
+@for_each([(b"\x05\x00abc", "opus"), (b"\x08\x00\x01garbage", "opus"), (b"abc", "pcm16"), (b"ab", "mp3")])
 def test_bytes_that_are_not_audio_are_refused(data: bytes, format: str) -> None:
     with pytest.raises(BadAudio):
         Sound.of_wire(data, format, 16_000)

@@ -16,6 +16,7 @@ from dragoman.engines.kokoro import Kokoro
 from dragoman.engines.piper import Piper
 from dragoman.engines.whisper import Agreed, Whisper, words_of
 from support.engines import beep, needs_real_engines
+from support.tables import for_each
 from support.tiny_models import tiny_piper, tiny_translator, tiny_whisper
 
 pytestmark = needs_real_engines
@@ -101,15 +102,14 @@ async def test_preview_shows_words_that_it_only_adds_to(models: Path) -> None:
     await engine.close()
 
 
-@pytest.mark.parametrize(
-    ("decodings", "shown"),
+@for_each(
     [
         ([["we", "need"]], []),
         ([["we", "knead"], ["we", "need"], ["we", "need", "a"]], ["we", "we need"]),
         ([["We,"], ["we", "need"], ["We", "need", "a"]], ["we", "we need"]),
         ([["we"], ["we"], ["three"], ["three"], ["we", "are"], ["we", "are"]], ["we", "we are"]),
         ([[], ["we"], [], ["we"]], []),
-    ],
+    ]
 )
 def test_words_are_shown_when_two_decodings_agree_and_never_change(
     decodings: list[list[str]], shown: list[str]

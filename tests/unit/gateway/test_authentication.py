@@ -10,6 +10,7 @@ from dragoman.domain.revocation import Revocation, RevocationList, SigningKeys
 from dragoman.domain.rooms import Role, RoomClaim
 from dragoman.gateway.authentication import LOCAL, REVOKED, Authenticator, Kind, Principal, Unauthorized, token_of
 from dragoman.services.chat.credentials import Tokens
+from support.tables import for_each
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
 OLD = "the-secret-before-that-one-was-long-too"
@@ -80,7 +81,7 @@ def test_signature_written_in_another_way_does_not_save_a_revoked_token() -> Non
     assert {refusal(authenticator, "operator", text) for text in same} <= {REVOKED, "the token is not valid"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each(KINDS)
 def test_revoked_principal_is_refused_and_one_of_another_class_or_tenant_is_not(kind: Kind) -> None:
     revoked = RevocationList()
     authenticator = Authenticator((SECRET,), "us", revoked=revoked)
@@ -214,7 +215,7 @@ def test_anonymous_clients_and_nodes_may_be_allowed_but_no_operators() -> None:
     assert refusal(authenticator, "client", "wrong") == "the token is not valid"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each(KINDS)
 def test_clients_are_local_when_no_secret_is_set(kind: Kind) -> None:
     authenticator = Authenticator(("", ""), "us")
     assert (
@@ -224,8 +225,7 @@ def test_clients_are_local_when_no_secret_is_set(kind: Kind) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("headers", "query", "found"),
+@for_each(
     [
         ({"authorization": "Bearer abc"}, {}, "abc"),
         ({"authorization": "bearer  abc "}, {}, "abc"),
@@ -233,7 +233,7 @@ def test_clients_are_local_when_no_secret_is_set(kind: Kind) -> None:
         ({"authorization": "Bearer"}, {"token": "q"}, "q"),
         ({"authorization": "Bearer h"}, {"token": "q"}, "h"),
         ({}, {}, None),
-    ],
+    ]
 )
 def test_token_is_read_from_the_header_or_from_the_query(
     headers: dict[str, str], query: dict[str, str], found: str | None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dragoman.gateway.flow_control import Backlog, InboundQueue, Pause, ReadGate
 from dragoman.gateway.http_connections import WriteStall
+from support.tables import for_each
 from support.waiting import wait_until
 
 REASONS = (Pause.ENDPOINT, Pause.QUEUE, Pause.IDLE, Pause.HOLD)
@@ -33,8 +34,8 @@ class Transport(Mock):
         return self.closing
 
 
-@pytest.mark.parametrize("order", list(permutations(REASONS)))
-def test_connection_is_read_again_only_when_the_last_reason_is_gone(order: tuple[int, ...]) -> None:
+@for_each(permutations(REASONS))
+def test_connection_is_read_again_only_when_the_last_reason_is_gone(*order: int) -> None:
     transport = Transport()
     gate = ReadGate(transport)
     for reason in REASONS:

@@ -2,7 +2,6 @@ import json
 import sys
 from uuid import uuid4
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -18,6 +17,7 @@ from dragoman.gateway.handshake import (
     parse,
     wants_websocket,
 )
+from support.tables import for_each
 
 PEER = ("192.0.2.1", 4711)
 HEAD = (
@@ -32,8 +32,7 @@ def _request(head: bytes = HEAD) -> Request:
     return request
 
 
-@pytest.mark.parametrize(
-    ("head", "wanted"),
+@for_each(
     [
         (HEAD, True),
         (b"GET / HTTP/1.1\r\nupgrade:websocket", True),
@@ -42,7 +41,7 @@ def _request(head: bytes = HEAD) -> Request:
         (b"GET / HTTP/1.1\r\nX-Upgrade: websocket", False),
         (b"GET /?upgrade:websocket HTTP/1.1\r\nHost: a", False),
         (b"GET / HTTP/1.1\r\nUpgrade: websockets", False),
-    ],
+    ]
 )
 def test_websocket_upgrade_is_distinguished_from_other_requests(head: bytes, wanted: bool) -> None:
     assert wants_websocket(head) is wanted
@@ -66,8 +65,7 @@ def test_a_request_is_read_with_lower_case_header_names() -> None:
     assert request.peer == PEER
 
 
-@pytest.mark.parametrize(
-    "head",
+@for_each(
     [
         b"",
         b"GET /",
@@ -82,7 +80,7 @@ def test_a_request_is_read_with_lower_case_header_names() -> None:
         HEAD + b"\r\nHost: elsewhere",
         HEAD + b"\r\nOrigin: http://a\r\nOrigin: http://b",
         HEAD.replace(b"token=t", b"a&" * 40),
-    ],
+    ]
 )
 def test_a_malformed_request_is_refused(head: bytes) -> None:
     refusal = parse(head, PEER)
@@ -124,8 +122,7 @@ def test_a_refusal_is_a_complete_json_answer() -> None:
     assert json.loads(body) == {"error": 'say "13"'}
 
 
-@pytest.mark.parametrize(
-    ("listed", "origin", "let_in"),
+@for_each(
     [
         ([], None, True),
         ([], "http://here:5010", True),
@@ -138,7 +135,7 @@ def test_a_refusal_is_a_complete_json_answer() -> None:
         (["https://app.example.com/"], "https://app.example.com", True),
         (["https://app.example.com"], "http://app.example.com", False),
         (["*"], "http://anywhere", True),
-    ],
+    ]
 )
 def test_origins(listed: list[str], origin: str | None, let_in: bool) -> None:
     head = HEAD if origin is None else HEAD + b"\r\nOrigin: " + origin.encode()
@@ -152,16 +149,14 @@ def test_an_empty_host_is_not_the_host_of_a_page_without_one() -> None:
     assert OriginAllowList()(request) is not None
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["localhost", "localhost:5010", "LocalHost.:5010", "127.0.0.1", "127.0.0.1:80", "127.9.9.9", "[::1]:5010", ""],
+@for_each(
+    ["localhost", "localhost:5010", "LocalHost.:5010", "127.0.0.1", "127.0.0.1:80", "127.9.9.9", "[::1]:5010", ""]
 )
 def test_names_of_this_machine_are_loopback_hosts(host: str) -> None:
     assert is_loopback_host(host)
 
 
-@pytest.mark.parametrize(
-    "host",
+@for_each(
     [
         "evil.example",
         "evil.example:5010",
@@ -169,7 +164,7 @@ def test_names_of_this_machine_are_loopback_hosts(host: str) -> None:
         "localhost.evil.example:80",
         "10.0.0.1",
         "[fe80::1]:1",
-    ],
+    ]
 )
 def test_other_name_that_resolves_to_this_machine_is_no_loopback_host(host: str) -> None:
     assert not is_loopback_host(host)
@@ -187,15 +182,13 @@ def _from(origin: str) -> Request:
     return Request("GET", "/ws/session", {}, {"host": "127.0.0.1:5010", "origin": origin}, ("127.0.0.1", 1))
 
 
-@pytest.mark.parametrize(
-    "origin", ["http://localhost:9001", "http://127.0.0.1:3000", "http://[::1]:8080", "https://localhost"]
-)
+@for_each(["http://localhost:9001", "http://127.0.0.1:3000", "http://[::1]:8080", "https://localhost"])
 def test_a_page_from_another_port_of_this_machine_may_connect_if_loopback_origins_are_allowed(origin: str) -> None:
     assert OriginAllowList(also=is_loopback_host)(_from(origin)) is None
     assert OriginAllowList()(_from(origin)) is not None
 
 
-@pytest.mark.parametrize("origin", ["null", "", "http://evil.example", "http://localhost.evil.example", "http://"])
+@for_each(["null", "", "http://evil.example", "http://localhost.evil.example", "http://"])
 def test_other_pages_may_not_connect_if_loopback_origins_are_allowed(origin: str) -> None:
     assert OriginAllowList(also=is_loopback_host)(_from(origin)) is not None
 

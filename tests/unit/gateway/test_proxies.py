@@ -22,6 +22,7 @@ from dragoman.gateway.proxies import (
     is_forwarded,
     read_proxy_header,
 )
+from support.tables import for_each
 
 PROXIES = Proxies(["10.0.0.0/8", "2001:db8:1::/48", "127.0.0.1"])
 PROXY, CLIENT, LIE = "10.0.0.1", "203.0.113.7", "198.51.100.9"
@@ -32,8 +33,7 @@ def client(peer: str = PROXY, **headers: str) -> Peer:
     return PROXIES.peer(peer, 7, lambda name: named.get(name, ""))
 
 
-@pytest.mark.parametrize(
-    ("value", "address"),
+@for_each(
     [
         (CLIENT, CLIENT),
         (f"{LIE}, {CLIENT}", CLIENT),
@@ -49,14 +49,13 @@ def client(peer: str = PROXY, **headers: str) -> Peer:
         (f"{CLIENT}:notaport", PROXY),
         ("", PROXY),
         (",", PROXY),
-    ],
+    ]
 )
 def test_the_client_is_the_right_most_address_that_is_no_trusted_proxy(value: str, address: str) -> None:
     assert client(x_forwarded_for=value).address == address
 
 
-@pytest.mark.parametrize(
-    ("value", "address"),
+@for_each(
     [
         (f"for={CLIENT}", CLIENT),
         (f"for={LIE}, For={CLIENT};proto=https;by=10.0.0.1", CLIENT),
@@ -67,13 +66,13 @@ def test_the_client_is_the_right_most_address_that_is_no_trusted_proxy(value: st
         (f"for={LIE}, for=_hidden, for=10.0.0.2", "10.0.0.2"),
         (f"for={LIE}, for=unknown", PROXY),
         (f"for={LIE}, proto=https", PROXY),
-    ],
+    ]
 )
 def test_forwarded_names_the_client_as_well(value: str, address: str) -> None:
     assert client(forwarded=value).address == address
 
 
-@pytest.mark.parametrize("value", ['for="', f'for="a, for={CLIENT}', 'for="a"b', "for", "=", f"for={CLIENT} x", ";"])
+@for_each(['for="', f'for="a, for={CLIENT}', 'for="a"b', "for", "=", f"for={CLIENT} x", ";"])
 def test_a_malformed_header_of_a_trusted_proxy_is_refused(value: str) -> None:
     with pytest.raises(BadForwarding, match="malformed"):
         client(forwarded=value)
@@ -86,7 +85,7 @@ def test_a_header_that_the_proxy_passes_on_unread_cannot_replace_the_one_it_sets
             client(x_forwarded_for=CLIENT, forwarded=other)
 
 
-@pytest.mark.parametrize("peer", [LIE, "2001:db8:2::1", "", "nonsense"])
+@for_each([LIE, "2001:db8:2::1", "", "nonsense"])
 def test_headers_of_untrusted_peers_are_ignored(peer: str) -> None:
     assert client(peer, x_forwarded_for=CLIENT, forwarded='for="') == Peer(peer, 7)
 
@@ -140,7 +139,7 @@ def test_long_list_of_proxies_is_not_read_to_its_end() -> None:
     assert client(x_forwarded_for=", ".join([CLIENT] + ["10.0.0.2"] * MAX_HOPS)).address == "10.0.0.2"
 
 
-@pytest.mark.parametrize("name", ["Forwarded", "X-Forwarded-For", "x-forwarded-anything", "X-Real-IP", "VIA"])
+@for_each(["Forwarded", "X-Forwarded-For", "x-forwarded-anything", "X-Real-IP", "VIA"])
 def test_headers_that_proxies_add_are_known_in_any_case(name: str) -> None:
     assert is_forwarded(["Host", name])
     assert not is_forwarded(["Host", "Origin", "User-Agent", "X-Forward"])
@@ -170,20 +169,19 @@ WHOLE = [
 ]
 
 
-@pytest.mark.parametrize(("data", "client"), WHOLE)
+@for_each(WHOLE)
 def test_a_header_names_the_client_and_ends_where_the_request_begins(
     data: bytes, client: tuple[str, int] | None
 ) -> None:
     assert read_proxy_header(data + b"GET / HTTP/1.1\r\n") == ProxyHeader(len(data), client)
 
 
-@pytest.mark.parametrize("data", [data for data, _ in WHOLE])
+@for_each([data for data, _ in WHOLE])
 def test_a_part_of_a_header_asks_for_the_rest(data: bytes) -> None:
     assert [size for size in range(1, len(data)) if read_proxy_header(data[:size]) is not None] == []
 
 
-@pytest.mark.parametrize(
-    "data",
+@for_each(
     [
         b"PROXY \r\n",
         b"PROXY TCP4 203.0.113.7 192.0.2.1 4711\r\n",
@@ -200,7 +198,7 @@ def test_a_part_of_a_header_asks_for_the_rest(data: bytes) -> None:
         v2(0x12, bytes(12)),
         v2(0x11, bytes(12), 0x22),
         v2(0x11, bytes(12), 0x11),
-    ],
+    ]
 )
 def test_a_malformed_header_is_refused(data: bytes) -> None:
     with pytest.raises(BadProxyHeader, match="malformed"):
@@ -213,7 +211,7 @@ def test_a_header_that_is_too_long_is_refused_before_it_has_arrived(data: bytes)
         read_proxy_header(data)
 
 
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"P0", b"\r\n\r\nGET", b"\x16\x03\x01", b"proxy "])
+@for_each([b"GET / HTTP/1.1\r\n", b"P0", b"\r\n\r\nGET", b"\x16\x03\x01", b"proxy "])
 def test_connection_without_a_proxy_header_gets_the_setting_that_requires_it(data: bytes) -> None:
     with pytest.raises(BadProxyHeader, match=r"server\.proxy_protocol"):
         read_proxy_header(data)

@@ -4,12 +4,11 @@ import json
 from typing import Any
 from unittest.mock import Mock
 
-import pytest
-
 from dragoman.domain.limits.sessions import MAX_WAIT_S, Holder
 from dragoman.gateway.authentication import Principal
 from dragoman.gateway.session_endpoint import RESUME_AFTER_MS, SessionEndpoint
 from dragoman.protocol.codes import Close
+from support.tables import for_each
 
 
 def test_client_is_paused_with_all_its_sessions_when_its_messages_wait_for_the_lease() -> None:
@@ -29,7 +28,7 @@ def test_client_is_paused_with_all_its_sessions_when_its_messages_wait_for_the_l
     assert paused == [RESUME_AFTER_MS] * 2
 
 
-@pytest.mark.parametrize(("address", "counted"), [("192.0.2.7", "192.0.2.7"), ("127.0.0.1", ""), ("::1", "")])
+@for_each([("192.0.2.7", "192.0.2.7"), ("127.0.0.1", ""), ("::1", "")])
 def test_session_is_counted_for_the_address_of_its_connection_unless_that_is_this_machine(
     address: str, counted: str
 ) -> None:

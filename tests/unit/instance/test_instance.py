@@ -25,6 +25,7 @@ from dragoman.instance.process import is_dead, machine, raise_file_limit, start_
 from dragoman.instance.redis_check import CannotStart, credentials_of, unsafe
 from dragoman.store.instances import Presence
 from dragoman.store.link import Address
+from support.tables import for_each
 from support.waiting import wait_for
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
@@ -141,8 +142,7 @@ def test_laptop_is_not_fit_for_the_internet() -> None:
     assert {"secret", "proxy", "accounts"} <= set(found)
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "what"),
+@for_each(
     [
         ("secret", {"security__secret": "", "chat__registration": "closed"}, "no secret is set"),
         ("strong", {"security__secret": DEVELOPMENT_SECRET}, "development secret"),
@@ -170,7 +170,7 @@ def test_laptop_is_not_fit_for_the_internet() -> None:
         ("database", {"archive__url": "postgresql://u:p@10.0.0.8/d"}, "without TLS"),
         ("limits", {"limits__sessions_per_address": 0}, "limits.sessions_per_address is 0"),
         ("limits", {"limits__login_attempts_per_minute": 1000}, "guessed quickly"),
-    ],
+    ]
 )
 def test_requirement_fails_for_its_own_reason(name: str, changes: dict[str, object], what: str) -> None:
     found = problems(loaded(**changes))
@@ -178,8 +178,7 @@ def test_requirement_fails_for_its_own_reason(name: str, changes: dict[str, obje
     assert set(found) == {name}
 
 
-@pytest.mark.parametrize(
-    "changes",
+@for_each(
     [
         {"server__admin_host": "10.0.0.7"},
         {"server__allowed_origins": []},
@@ -188,7 +187,7 @@ def test_requirement_fails_for_its_own_reason(name: str, changes: dict[str, obje
         {"scheduler__phase2__enabled": True, "scheduler__phase2__redis__url": "rediss://:password@10.0.0.9"},
         {"archive__url": "postgresql://u:p@10.0.0.8/d?sslmode=verify-full"},
         {"archive__url": "postgresql://u:p@127.0.0.1/d"},
-    ],
+    ]
 )
 def test_safe_configuration_has_no_finding(changes: dict[str, object]) -> None:
     assert problems(loaded(**changes)) == {}
@@ -300,7 +299,7 @@ def warnings(url: str, **settings: object) -> list[str]:
     return list(unsafe(load(flags={"scheduler.phase2.enabled": True, f"{REDIS}.url": url, **flags})))
 
 
-@pytest.mark.parametrize("url", ["redis://127.0.0.1", "redis://localhost:6379", "redis://[::1]", "unix:///run/r.sock"])
+@for_each(["redis://127.0.0.1", "redis://localhost:6379", "redis://[::1]", "unix:///run/r.sock"])
 def test_a_redis_of_this_machine_needs_neither_password_nor_tls(url: str) -> None:
     assert warnings(url) == []
 

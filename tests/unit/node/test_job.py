@@ -27,6 +27,7 @@ from dragoman.protocol.node import (
     slots_of,
 )
 from dragoman.protocol.session import Pipeline
+from support.tables import for_each
 from support.waiting import wait_until
 from unit.node.fake_scheduler import FakeScheduler, assignment, details, job
 
@@ -246,7 +247,7 @@ def test_the_recognised_language_goes_into_extra() -> None:
     assert details(told.extra) == {"a": 1, "language": "de", "language_probability": 0.9}
 
 
-@pytest.mark.parametrize("given", [None, Result(), Result(extra={"a": 1})])
+@for_each([None, Result(), Result(extra={"a": 1})])
 def test_recognition_without_text_is_an_empty_result(given: Result | None) -> None:
     told = decoded(encode_result(job(3), "node-1", given, 1))
     assert told.success
@@ -259,10 +260,7 @@ def test_a_reason_of_the_handler_is_kept() -> None:
     assert codec.reason_of(told.extra) == "NO_TEXT_ASSIGNED"
 
 
-@pytest.mark.parametrize(
-    "given",
-    ["text", Result(text_asr=cast(str, 5)), Result("\ud800"), Result("a", extra={"x": object()})],
-)
+@for_each(["text", Result(text_asr=cast(str, 5)), Result("\ud800"), Result("a", extra={"x": object()})])
 def test_a_result_the_server_would_refuse_fails_at_once(given: Any) -> None:
     with pytest.raises((TypeError, ValueError, ProtocolError)):
         encode_result(job(3), "node-1", given, 1)
@@ -282,10 +280,7 @@ def test_an_exception_is_a_processing_error() -> None:
     assert len(told.error.message) == 500
 
 
-@pytest.mark.parametrize(
-    ("error", "final"),
-    [(JobFailed("x"), True), (EngineFailed("x"), True), (EngineTimeout("x"), False), (RuntimeError("x"), False)],
-)
+@for_each([(JobFailed("x"), True), (EngineFailed("x"), True), (EngineTimeout("x"), False), (RuntimeError("x"), False)])
 def test_only_a_failure_of_the_job_itself_is_final(error: Exception, final: bool) -> None:
     told = decoded(encode_failure(job(3), "node-1", error, 1))
     assert told.error is not None

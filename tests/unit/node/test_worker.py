@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.node.job import Job, ModelNotAvailable, Result
@@ -367,7 +367,6 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(st.integers(1, 4), steps)
 def test_every_job_runs_once_never_two_of_a_lane_and_no_slot_stays_empty(
     slots: int, steps: list[tuple[str, int, int]]

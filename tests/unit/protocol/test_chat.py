@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dragoman.protocol import chat
 from dragoman.protocol.chat import AckType, BadField, BadJson, Frame, MissingType, Reason, Refused
+from support.tables import for_each
 
 TS = 1_700_000_000_123
 # Every character that a text may hold; NUL is refused, halves of surrogate pairs are no characters.
@@ -40,17 +41,17 @@ def read(data: bytes) -> Frame | Refused:
 # ---------------------------------------------------------------- reading
 
 
-@pytest.mark.parametrize("data", [b"", b" ", b"{", b"nonsense", b"{}x", b'{"type":"PING"}}', b"\xef\xbb\xbf{}", b"\0"])
+@for_each([b"", b" ", b"{", b"nonsense", b"{}x", b'{"type":"PING"}}', b"\xef\xbb\xbf{}", b"\0"])
 def test_malformed_json_is_bad_json(data: bytes) -> None:
     assert refusal(data).reason is Reason.BAD_JSON
 
 
-@pytest.mark.parametrize("data", [b"null", b"[]", b"7", b'"PING"', b"true"])
+@for_each([b"null", b"[]", b"7", b'"PING"', b"true"])
 def test_json_that_is_not_an_object_is_bad_json(data: bytes) -> None:
     assert refusal(data).message.startswith("The frame is not a JSON object")
 
 
-@pytest.mark.parametrize("data", [b"{}", b'{"type":null}', b'{"type":""}', b'{"body":"x"}'])
+@for_each([b"{}", b'{"type":null}', b'{"type":""}', b'{"body":"x"}'])
 def test_a_frame_without_a_type_is_refused_as_that(data: bytes) -> None:
     refused = refusal(data)
     assert isinstance(refused, MissingType)
@@ -193,7 +194,7 @@ def test_everything_written_is_compact_json_with_its_type_first(
         assert None not in told.values()
 
 
-@pytest.mark.parametrize("field", ["body", "clientMsgId", "token", "from", "to"])
+@for_each(["body", "clientMsgId", "token", "from", "to"])
 def test_a_refusal_of_a_nul_names_its_field(field: str) -> None:
     with pytest.raises(chat.BadField, match=f"`{field}`"):
         chat.decode_frame(json.dumps({"type": "SINGLE_CHAT", field: "a\0b"}).encode())
@@ -202,8 +203,7 @@ def test_a_refusal_of_a_nul_names_its_field(field: str) -> None:
 # ---------------------------------------------------------------- words
 
 
-@pytest.mark.parametrize(
-    ("word", "meaning"),
+@for_each(
     [
         ("delivered", AckType.DELIVERED),
         ("received", AckType.DELIVERED),
@@ -215,7 +215,7 @@ def test_a_refusal_of_a_nul_names_its_field(field: str) -> None:
         ("accepted", None),
         ("", None),
         ("nonsense", None),
-    ],
+    ]
 )
 def test_a_receipt_has_several_spellings(word: str, meaning: AckType | None) -> None:
     assert chat.receipt_type(word) is meaning

@@ -10,6 +10,7 @@ from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import ABSENT, Message, keep
 from dragoman.protocol.node import JobAssign, JobError, JobResult, NodeRegister
 from dragoman.protocol.session import AudioChunk, Pipeline, SessionInit, TranslationResult, Utterance
+from support.tables import for_each
 
 Decode = Callable[[bytes | str], Message]
 
@@ -42,8 +43,7 @@ def with_extra(value: bytes) -> bytes:
     return RESULT.replace(b'{"a":[1,{"b":"\\u4f60"}]}', value)
 
 
-@pytest.mark.parametrize(
-    ("data", "sentence"),
+@for_each(
     [
         (b"", "The message is not valid JSON: Input data was truncated."),
         (b"null", "The message is not a JSON object with a `type`: Expected `object`, got `null`."),
@@ -60,7 +60,7 @@ def with_extra(value: bytes) -> bytes:
             CHUNK + b"}",
             f"The message is not valid JSON: JSON is malformed: trailing characters (byte {len(CHUNK) + 1}).",
         ),
-    ],
+    ]
 )
 def test_a_refusal_is_a_sentence_that_names_the_field(data: bytes, sentence: str) -> None:
     assert refusal(codec.decode_client, data) == sentence
@@ -71,10 +71,7 @@ def test_a_field_deep_in_a_message_is_named_by_its_path() -> None:
     assert refusal(codec.decode_node, broken) == "Required field `installed_services[0].service_id` is missing."
 
 
-@pytest.mark.parametrize(
-    "value",
-    [b'"\\ud800"', b'"\\udc00"', b'"\\ud800\\ud800"', b'"\\ud800x"', b'{"a":"\xff"}', b'{"\xff":1}', b"[1,]"],
-)
+@for_each([b'"\\ud800"', b'"\\udc00"', b'"\\ud800\\ud800"', b'"\\ud800x"', b'{"a":"\xff"}', b'{"\xff":1}', b"[1,]"])
 def test_raw_fields_are_still_checked_to_be_valid_json(value: bytes) -> None:
     refusal(codec.decode_node, with_extra(value))
     refusal(codec.decode_node, RESULT.replace(b'"extra"', b'"unknown":' + value + b',"extra"'))
@@ -89,7 +86,7 @@ def test_a_message_nested_too_deeply_is_refused() -> None:
     assert refusal(codec.decode_node, with_extra(deep)) == "The message is nested too deeply."
 
 
-@pytest.mark.parametrize("digits", [17, 20, 400, 5000])
+@for_each([17, 20, 400, 5000])
 def test_a_huge_number_is_refused(digits: int) -> None:
     assert "`seq`" in refusal(codec.decode_client, CHUNK.replace(b'"seq":0', b'"seq":' + b"9" * digits))
 
@@ -105,13 +102,13 @@ def test_a_refusal_does_not_quote_a_whole_message() -> None:
     assert len(refusal(codec.decode_client, b'{"type":"%b"}' % (b"z" * 1_000_000))) <= 200
 
 
-@pytest.mark.parametrize("name", ["a}b", "a b", "", "x" * 36, "en\n"])
+@for_each(["a}b", "a b", "", "x" * 36, "en\n"])
 def test_a_language_that_could_not_be_part_of_a_key_is_refused(name: str) -> None:
     broken = INIT.replace(b'"zh"', json.dumps(name).encode(), 1)
     assert "`src_lang`" in refusal(codec.decode_client, broken)
 
 
-@pytest.mark.parametrize("name", ["node-{1}", "", "a:b", "x" * 65])
+@for_each(["node-{1}", "", "a:b", "x" * 65])
 def test_a_node_may_not_claim_an_id_that_could_not_be_part_of_a_key(name: str) -> None:
     broken = REGISTER.replace(b'"node_id":null', b'"node_id":' + json.dumps(name).encode())
     assert "`node_id`" in refusal(codec.decode_node, broken)
@@ -160,14 +157,13 @@ def test_a_required_payload_may_not_be_null() -> None:
     assert isinstance(codec.decode_client(data.replace(b"null", b'""')), Utterance)
 
 
-@pytest.mark.parametrize(
-    ("extra", "reason"),
+@for_each(
     [
         (b'{"a":{"reason":"x"},"reason":"ASR_EMPTY"}', "ASR_EMPTY"),
         (b'{"reason":null}', None),
         (b'{"reason":{"why":1}}', None),
         (b"{}", None),
-    ],
+    ]
 )
 def test_the_reason_of_an_empty_result_is_found(extra: bytes, reason: str | None) -> None:
     result = codec.decode_node(with_extra(extra))
@@ -185,22 +181,17 @@ def test_the_missing_model_is_found_in_the_details() -> None:
     assert codec.unavailable_model(error) == codec.ModelDetails("nmt", "2", "not_loaded")
 
 
-@pytest.mark.parametrize(
-    "details", [ABSENT, msgspec.Raw(b"null"), msgspec.Raw(b"[]"), msgspec.Raw(b'{"service_id":1}')]
-)
+@for_each([ABSENT, msgspec.Raw(b"null"), msgspec.Raw(b"[]"), msgspec.Raw(b'{"service_id":1}')])
 def test_details_that_name_no_model_are_no_error(details: msgspec.Raw) -> None:
     assert codec.unavailable_model(JobError("MODEL_NOT_AVAILABLE", "", details)) is None
 
 
-@pytest.mark.parametrize("code", ["INVALID_MESSAGE", "INVALID_SESSION", "SESSION_CLOSED"])
+@for_each(["INVALID_MESSAGE", "INVALID_SESSION", "SESSION_CLOSED"])
 def test_a_failure_is_final_by_its_code(code: str) -> None:
     assert codec.is_final(JobError(code, ""))
 
 
-@pytest.mark.parametrize(
-    ("details", "final"),
-    [(b'{"final":true,"more":1}', True), (b'{"final":false}', False), (b'{"final":1}', False), (b"[]", False)],
-)
+@for_each([(b'{"final":true,"more":1}', True), (b'{"final":false}', False), (b'{"final":1}', False), (b"[]", False)])
 def test_failure_is_final_when_its_node_marks_it_final(details: bytes, final: bool) -> None:
     assert codec.is_final(JobError("PROCESSING_ERROR", "", msgspec.Raw(details))) is final
     assert not codec.is_final(JobError("PROCESSING_ERROR", ""))

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
@@ -21,6 +21,7 @@ from dragoman.protocol.errors import BadAudio, ProtocolError
 from dragoman.protocol.fields import ABSENT
 from dragoman.protocol.node import advanced_features, previews_of, slots_of
 from dragoman.protocol.session import ServiceTimings
+from support.tables import for_each
 
 
 def test_close_codes_below_4500_ask_the_peer_to_come_back() -> None:
@@ -48,13 +49,12 @@ def test_clients_get_the_documented_keys_alone_and_none_that_is_null() -> None:
     assert json.loads(bytes(extra.for_clients(codec.raw(given_by_node)))) == {"language_probability": 0.98}
 
 
-@pytest.mark.parametrize("given_by_node", [ABSENT, codec.raw({}), codec.raw({"assignedNodeId": "n"})])
+@for_each([ABSENT, codec.raw({}), codec.raw({"assignedNodeId": "n"})])
 def test_clients_get_no_extra_if_no_documented_key_has_a_value(given_by_node: msgspec.Raw) -> None:
     assert extra.for_clients(given_by_node) is ABSENT
 
 
-@pytest.mark.parametrize(
-    ("given_by_node", "found"),
+@for_each(
     [
         ({"language": "de", "language_probability": 0.7}, ("de", 0.7)),
         ({"language": "de", "language_probabilities": {"de": 0.6, "en": 0.4}}, ("de", 0.6)),
@@ -64,7 +64,7 @@ def test_clients_get_no_extra_if_no_documented_key_has_a_value(given_by_node: ms
         ({"language": "d e"}, None),
         ({"language": 5, "language_probabilities": ["zh"]}, None),
         ({"language_probabilities": {"zh": "much"}}, None),
-    ],
+    ]
 )
 def test_the_detected_language_is_the_one_named_or_the_likeliest(
     given_by_node: dict[str, Any], found: tuple[str, float] | None
@@ -99,8 +99,7 @@ def test_any_node_message_can_be_decoded(given_by_node: dict[str, Any]) -> None:
 UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 
 
-@pytest.mark.parametrize(
-    ("make", "shape"),
+@for_each(
     [
         (ids.session_id, r"s-[0-9A-F]{32}"),
         (ids.node_id, r"node-[0-9A-F]{8}"),
@@ -108,7 +107,7 @@ UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
         (ids.turn_id, UUID4),
         (ids.trace_id, UUID4),
         (ids.resume_token, r"[A-Za-z0-9_-]{32}"),
-    ],
+    ]
 )
 def test_an_id_has_its_shape_and_is_new_every_time(make: Callable[[], str], shape: str) -> None:
     first, second = make(), make()
@@ -150,15 +149,14 @@ def test_group_and_request_are_named_after_what_they_belong_to() -> None:
     assert ids.request_id("s-1", 3, "en") == "s-1:3:en"
 
 
-@pytest.mark.parametrize(
-    ("owner", "tenant"),
+@for_each(
     [
         ("acme/ann", "acme"),
         ("default/a/b", "default"),
         ("~chat/7", "default"),
         ("~anonymous/local", "default"),
         ("", ""),
-    ],
+    ]
 )
 def test_chat_users_and_anonymous_clients_belong_to_the_default_tenant(owner: str, tenant: str) -> None:
     assert ids.tenant_of(owner) == tenant
@@ -173,9 +171,7 @@ def test_a_node_of_ours_says_what_it_can() -> None:
     assert previews_of(["previews:2"]) == 0, "it does not say that it can"
 
 
-@pytest.mark.parametrize(
-    "features", [None, [], ["slots"], ["slots:"], ["slots:0"], ["slots:-1"], ["slots:x"], ["slots:٣"]]
-)
+@for_each([None, [], ["slots"], ["slots:"], ["slots:0"], ["slots:-1"], ["slots:x"], ["slots:٣"]])
 def test_a_node_that_says_no_sensible_number_says_none(features: list[str] | None) -> None:
     assert slots_of(features) is None
 
@@ -186,24 +182,21 @@ def test_unknown_entry_type_is_refused_in_a_short_sentence() -> None:
     assert len(refused.value.message) < 300
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
+@for_each(
     [
         (b'{"type":"evict","node_id":"n"}', "Required field `epoch` is missing"),
         (b'{"type":"evict","node_id":"n","epoch":"x"}', "Field `epoch`: expected `int`, got `str`"),
         (b'{"type":"evict","node_id":"n","epoch":' + b"9" * 5000 + b"}", "Field `epoch`: integer value out of range"),
         (b"[" * 100_000, "not a JSON object|nested too deeply|expected `object`"),
         (b"\xff\xfe", "not valid JSON"),
-    ],
+    ]
 )
 def test_an_entry_that_cannot_be_read_is_refused_with_what_is_wrong(data: bytes, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
         peer.decode_inbox(data)
 
 
-@pytest.mark.parametrize(
-    "data", [b"{", b"[]", b'{"type":"later"}', b'{"type":"node_lost","node_id":1,"epoch":1}', b"\xff"]
-)
+@for_each([b"{", b"[]", b'{"type":"later"}', b'{"type":"node_lost","node_id":1,"epoch":1}', b"\xff"])
 def test_an_announcement_that_cannot_be_read_is_none(data: bytes) -> None:
     assert peer.decode_announcement(data) is None
 
@@ -211,20 +204,17 @@ def test_an_announcement_that_cannot_be_read_is_none(data: bytes) -> None:
 packets = st.lists(st.binary(min_size=1, max_size=300), max_size=20)
 
 
-@settings(deadline=None)
 @given(packets)
 def test_a_run_has_as_many_packets_as_were_put_in(some: list[bytes]) -> None:
     assert audio.opus_packets(audio.opus_run(some)) == len(some)
 
 
-@settings(deadline=None)
 @given(packets, packets)
 def test_runs_joined_are_a_longer_run(some: list[bytes], more: list[bytes]) -> None:
     joined = audio.opus_run(some) + audio.opus_run(more)
     assert audio.duration_ms("opus", joined, 16000) == 20 * (len(some) + len(more))
 
 
-@settings(deadline=None)
 @given(packets.filter(bool), st.integers(1, 300))
 def test_a_run_cut_within_a_packet_is_refused(some: list[bytes], cut: int) -> None:
     run = audio.opus_run(some)
@@ -232,7 +222,7 @@ def test_a_run_cut_within_a_packet_is_refused(some: list[bytes], cut: int) -> No
         audio.opus_packets(run[: -min(cut, len(some[-1]) + 1)])
 
 
-@pytest.mark.parametrize("run", [b"\x00", b"\x00\x00", b"\x01\x00", b"\x01\x00\xf8\x00\x00", bytes(640)])
+@for_each([b"\x00", b"\x00\x00", b"\x01\x00", b"\x01\x00\xf8\x00\x00", bytes(640)])
 def test_a_packet_of_no_bytes_is_no_packet(run: bytes) -> None:
     with pytest.raises(BadAudio):
         audio.opus_packets(run)
@@ -264,7 +254,6 @@ def test_bad_audio_is_an_invalid_message() -> None:
     assert refused.value.code is ErrorCode.INVALID_MESSAGE
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=500))
 def test_base64_goes_there_and_back(data: bytes) -> None:
     assert audio.decode_base64(audio.encode_base64(data)) == data
@@ -279,7 +268,7 @@ def test_base64_that_was_escaped_by_its_writer_is_read() -> None:
     assert audio.decode_base64(Raw(b'"\\/\\/8\\u003d"')) == b"\xff\xff"
 
 
-@pytest.mark.parametrize("text", [b'"A"', b'"AA=A"', b'"AAA A"', b'"AA__"', b'"\\n"', '"é"'.encode()])
+@for_each([b'"A"', b'"AA=A"', b'"AAA A"', b'"AA__"', b'"\\n"', '"é"'.encode()])
 def test_broken_base64_is_refused(text: bytes) -> None:
     with pytest.raises(BadAudio):
         audio.decode_base64(Raw(text))
@@ -289,21 +278,18 @@ u32 = st.integers(0, 2**32 - 1)
 session_ids = st.text(max_size=60).filter(lambda text: len(text.encode()) < 256)
 
 
-@settings(deadline=None)
 @given(session_ids, u32, u32, st.booleans(), st.binary(max_size=100))
 def test_a_chunk_frame_goes_there_and_back(session: str, seq: int, ts: int, final: bool, data: bytes) -> None:
     frame = AudioFrame(FrameKind.CHUNK, session, seq, ts, final, data)
     assert audio.parse_frame(audio.build_frame(frame)) == frame
 
 
-@settings(deadline=None)
 @given(session_ids, u32, u32)
 def test_a_final_frame_goes_there_and_back(session: str, seq: int, ts: int) -> None:
     frame = AudioFrame(FrameKind.FINAL, session, seq, ts, True, b"")
     assert audio.parse_frame(audio.build_frame(frame)) == frame
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda rest: b"\x01" + rest))
 def test_any_frame_is_read_or_refused(data: bytes) -> None:
     with suppress(BadAudio):

@@ -106,15 +106,13 @@ def test_the_table_does_not_know_another_prefix() -> None:
     assert not any(row.pattern("a.c").match(Keys("abc").job("j")) for row in TABLE), "a dot is a dot"
 
 
-@pytest.mark.parametrize(
-    "together",
+@for_each(
     [
         [KEYS.node_owner("x"), KEYS.node_epoch("x"), KEYS.reserved("x"), KEYS.storm("x")],
         [KEYS.inbox("x"), KEYS.dlq("x"), KEYS.open("x"), KEYS.counts("x")],
         [KEYS.inbox("x"), KEYS.jobs_of("x"), KEYS.sessions_of("x"), KEYS.nodes_of("x"), KEYS.takeover("x")],
         [CHAT.claim("im1", 7, "m"), *SET, CHAT.dead("im1"), CHAT.shard("im1"), CHAT.unsaved("im1"), CHAT.lease("im1")],
-    ],
-    ids=["a node", "an inbox", "an instance", "a shard of chat"],
+    ]
 )
 def test_keys_of_one_script_are_in_one_slot(together: list[str]) -> None:
     assert len({slot_of(key) for key in together}) == 1

@@ -174,8 +174,7 @@ async def test_keys_of_different_slots_are_refused_at_the_call_on_a_single_redis
     assert not redis.asked
 
 
-@pytest.mark.parametrize(
-    ("key", "tag"),
+@for_each(
     [
         ("a:{b}:c", "b"),
         ("a:{b}:{c}", "b"),
@@ -184,7 +183,7 @@ async def test_keys_of_different_slots_are_refused_at_the_call_on_a_single_redis
         ("a:{b", "a:{b"),
         ("a}b{c}", "c"),
         ("{{b}}", "{b"),
-    ],
+    ]
 )
 def test_the_tag_is_what_stands_between_the_first_braces(key: str, tag: str) -> None:
     assert tag_of(key) == tag

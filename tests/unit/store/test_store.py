@@ -25,6 +25,7 @@ from dragoman.store.ops import BOUNDS_S, Ops
 from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis, slot_of
 from dragoman.store.reservations import Reserved, ReserveReply
+from support.tables import for_each
 
 
 def test_all_that_can_go_wrong_is_one_tree() -> None:
@@ -52,8 +53,7 @@ def test_an_entry_of_a_later_release_says_so() -> None:
     assert entry.kind == "job_assign"
 
 
-@pytest.mark.parametrize(
-    "fields",
+@for_each(
     [
         None,
         [],
@@ -65,7 +65,7 @@ def test_an_entry_of_a_later_release_says_so() -> None:
         [b"v", b"1", b"type", b"\xff\xfe", b"data", b"x"],
         [b"v", b"1", b"type", b"job_assign", b"size", b"big", b"data", b"x"],
         [b"v", b"1", b"type", b"job_assign", b"data"],
-    ],
+    ]
 )
 def test_unreadable_entry_has_no_kind(fields: list[bytes] | None) -> None:
     entry = InboxEntry.parse(b"5-0", fields)
@@ -85,7 +85,7 @@ def test_presence_carries_its_incarnation_and_survives_the_way_through_json() ->
     assert Instances.parse(msgspec.json.encode(told)) == told
 
 
-@pytest.mark.parametrize("data", [None, b"", b"{", b"alive", b"\xff\xfe", b'{"instance":"\xff","incarnation":"a"}'])
+@for_each([None, b"", b"{", b"alive", b"\xff\xfe", b'{"instance":"\xff","incarnation":"a"}'])
 def test_a_presence_that_is_not_there_or_does_not_parse_is_none(data: bytes | None) -> None:
     assert Instances.parse(data) is None
 
@@ -96,15 +96,12 @@ def test_a_binding_survives_the_way_through_json_with_its_version() -> None:
     assert b'"v":1' in data
 
 
-@pytest.mark.parametrize(
-    "data", [None, b"", b"{", b"j1", b'{"job_id":"j1"}', b"\xff", b'{"job_id":"\xff","driver":"i"}']
-)
+@for_each([None, b"", b"{", b"j1", b'{"job_id":"j1"}', b"\xff", b'{"job_id":"\xff","driver":"i"}'])
 def test_no_binding_or_one_that_does_not_parse_is_none(data: bytes | None) -> None:
     assert Jobs.parse_binding(data) is None
 
 
-@pytest.mark.parametrize(
-    ("url", "address"),
+@for_each(
     [
         ("redis://example.org", Address("example.org", 6379)),
         ("redis://example.org:7000/3", Address("example.org", 7000, db=3)),
@@ -116,13 +113,13 @@ def test_no_binding_or_one_that_does_not_parse_is_none(data: bytes | None) -> No
         ("rediss://example.org", Address("example.org", 6379, tls=True)),
         ("unix:///run/re%20dis.sock", Address(path="/run/re dis.sock")),
         ("unix://me:pw@/run/redis.sock?db=2", Address(path="/run/redis.sock", username="me", password="pw", db=2)),
-    ],
+    ]
 )
 def test_an_address_is_read_from_a_url_as_redis_py_writes_it(url: str, address: Address) -> None:
     assert Address.parse(url) == address
 
 
-@pytest.mark.parametrize("url", ["http://example.org", "example.org:6379", "", "/run/redis.sock"])
+@for_each(["http://example.org", "example.org:6379", "", "/run/redis.sock"])
 def test_invalid_redis_url_is_refused_with_a_sentence(url: str) -> None:
     with pytest.raises(ValueError, match="a Redis URL starts with"):
         Address.parse(url)
@@ -148,12 +145,12 @@ def test_an_address_is_named_by_its_path_or_by_host_and_port() -> None:
     assert Address.parse("redis://h:7").name == "h:7"
 
 
-@pytest.mark.parametrize("word", ["LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "TRYAGAIN", "BUSY"])
+@for_each(["LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "TRYAGAIN", "BUSY"])
 def test_server_that_cannot_work_now_counts_as_an_outage(word: str) -> None:
     assert isinstance(refusal(ErrorReply(f"{word} for whatever reason")), RedisAway)
 
 
-@pytest.mark.parametrize("text", ["ERR unknown command", "WRONGTYPE Operation against …", "BUSYGROUP exists", "NOAUTH"])
+@for_each(["ERR unknown command", "WRONGTYPE Operation against …", "BUSYGROUP exists", "NOAUTH"])
 def test_other_error_is_a_refusal_with_its_code(text: str) -> None:
     error = refusal(ErrorReply(text))
     assert isinstance(error, Refused)
@@ -207,9 +204,8 @@ def test_a_snapshot_becomes_the_node_that_placement_knows() -> None:
     assert Snapshot("n1", 1, "i1").node().ready is None, "not told is not the same as nothing ready"
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b'{"id":"\xff","epoch":1,"instance":"i"}', b'{"id":"n1"}', b'{"id":1}'],
+@for_each(
+    [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b'{"id":"\xff","epoch":1,"instance":"i"}', b'{"id":"n1"}', b'{"id":1}']
 )
 def test_unparsable_record_is_none(data: bytes) -> None:
     assert parse_snapshot(data) is None
@@ -267,8 +263,7 @@ def test_an_operation_keeps_one_tally() -> None:
     assert ops["GET"] is not ops["SET"]
 
 
-@pytest.mark.parametrize(
-    ("key", "slot"),
+@for_each(
     [
         ("123456789", 0x31C3),  # the check value of CRC16/XMODEM
         ("", 0),
@@ -280,13 +275,13 @@ def test_an_operation_keeps_one_tally() -> None:
         ("foo{}{bar}", 8363),
         ("foo{{bar}}zap", 4015),
         ("foo{bar}{zap}", 5061),
-    ],
+    ]
 )
 def test_slots_are_those_of_the_cluster_specification(key: str, slot: int) -> None:
     assert slot_of(key) == slot
 
 
-@pytest.mark.parametrize("key", ["é", "P:jobs:{job:ümlaut}:fsm", "{日本}x", "a" * 500])
+@for_each(["é", "P:jobs:{job:ümlaut}:fsm", "{日本}x", "a" * 500])
 def test_slots_agree_with_redis_py(key: str) -> None:
     assert slot_of(key) == key_slot(key.encode())
 
@@ -327,14 +322,13 @@ async def test_lost_connection_is_reported_once(what: str) -> None:
     assert forgotten == []
 
 
-@pytest.mark.parametrize(
-    ("reply", "reserved"),
+@for_each(
     [
         (b"OK", Reserved(ReserveReply.OK)),
         (b"HELD", Reserved(ReserveReply.HELD)),
         (b"FULL 1500", Reserved(ReserveReply.FULL, 1500)),
         (b"FULL 0", Reserved(ReserveReply.FULL, 0)),
-    ],
+    ]
 )
 def test_verdict_has_a_code_and_the_time_until_a_slot_can_expire(reply: bytes, reserved: Reserved) -> None:
     assert Reserved.parse(reply) == reserved

@@ -7,6 +7,7 @@ import pytest
 from dragoman.domain.limits.connections import ConnectionLimits
 from dragoman.instance.instance import REDIS_TIMEOUT_S
 from dragoman.supervisor.main import GRACE_S, MAX_DELAY_S, STABLE_S, PortError, RestartDelay, probe_port
+from support.tables import for_each
 
 
 def test_restart_delay_is_zero_first_and_then_doubles_up_to_ten_seconds() -> None:
@@ -69,7 +70,7 @@ def test_connections_that_just_ended_do_not_count_as_taken() -> None:
     assert probe_port("127.0.0.1", port) == port
 
 
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "1.2.3.4.5", "a" * 300])
+@for_each(["no-such-host.invalid", "1.2.3.4.5", "a" * 300])
 def test_a_host_that_is_no_address_is_named(host: str) -> None:
     with pytest.raises(PortError, match=r"server\.host"):
         probe_port(host, 0)

@@ -5,6 +5,7 @@ import pytest
 
 from dragoman.archive import ArchiveAway, BadRow, NewMessage, SaveOutcome, SaveVerdict, Status, Stored
 from dragoman.archive.postgres.group_commit import MAX_GROUP, Behind, GroupCommit, Left
+from support.tables import for_each
 
 TIMEOUT_S = 60.0
 
@@ -212,12 +213,12 @@ async def test_closing_waits_for_what_is_new_and_for_what_is_behind_it() -> None
     await asyncio.gather(*tasks)
 
 
-@pytest.mark.parametrize(("sender", "to"), [(1, 2), (2, 1), (1, 3)])
+@for_each([(1, 2), (2, 1), (1, 3)])
 def test_message_of_the_same_conversation_or_sender_comes_after(sender: int, to: int) -> None:
     assert _said(1, sender=sender, to=to) in Behind([_said(1)])
 
 
-@pytest.mark.parametrize(("sender", "to"), [(3, 4), (3, 1), (3, 2), (2, 3)])
+@for_each([(3, 4), (3, 1), (3, 2), (2, 3)])
 def test_message_of_another_conversation_and_sender_does_not_wait(sender: int, to: int) -> None:
     assert _said(1, sender=sender, to=to) not in Behind([_said(1)])
 

@@ -14,20 +14,20 @@ from dragoman.client.chat.messages import ChatClosed, Message, SendFailed, Sent
 from dragoman.client.chat.outbox import Inbox, Outbox, PendingReceipts, Put, SentReceipts
 from dragoman.connection import Backoff
 from dragoman.protocol.chat import AckType, receipt
+from support.tables import for_each
 
 
 def sent() -> Sent:
     return Sent(1, "c1", 2, "hi", "TEXT")
 
 
-@pytest.mark.parametrize(
-    ("receipt", "known"),
+@for_each(
     [
         (AckType.ACCEPTED, {AckType.ACCEPTED}),
         (AckType.SAVED, {AckType.ACCEPTED, AckType.SAVED}),
         (AckType.DELIVERED, {AckType.ACCEPTED, AckType.DELIVERED}),
         (AckType.READ, {AckType.ACCEPTED, AckType.DELIVERED, AckType.READ}),
-    ],
+    ]
 )
 def test_receipt_includes_those_it_implies(receipt: AckType, known: set[AckType]) -> None:
     one = sent()

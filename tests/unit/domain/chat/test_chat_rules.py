@@ -14,6 +14,7 @@ from dragoman.domain.chat.sent_messages import Notice, OpenRequests
 from dragoman.domain.chat.shards import FREE_READS_PER_S, READ_BURST, READ_INTERVAL_S, ReadThrottle
 from dragoman.domain.chat.switches import REST_S, Gate
 from dragoman.protocol.chat import Frame, Reason
+from support.tables import for_each
 
 TIMES = st.floats(0, 1e9, allow_nan=False)
 
@@ -121,7 +122,7 @@ def test_own_ids_are_recognised(worker: int, now_ms: int) -> None:
     assert made_by_us(MessageIds(worker).draw(now_ms))
 
 
-@pytest.mark.parametrize("id", [-1, 0, 1, 999_999, (1 << 22) - 1, 1 << 63, 1 << 70])
+@for_each([-1, 0, 1, 999_999, (1 << 22) - 1, 1 << 63, 1 << 70])
 def test_impossible_ids_are_recognised(id: int) -> None:
     assert not made_by_us(id)
 
@@ -174,8 +175,7 @@ def test_complete_message_is_accepted() -> None:
     assert check(message(), ME) is None
 
 
-@pytest.mark.parametrize(
-    ("frame", "reason"),
+@for_each(
     [
         (message(None, None, None), Reason.MISSING_MSG_ID),
         (message("", None, None), Reason.MISSING_MSG_ID),
@@ -185,13 +185,13 @@ def test_complete_message_is_accepted() -> None:
         (message(to=ME, body=""), Reason.MISSING_BODY),
         (message(to=ME, body="x" * 4097), Reason.BODY_TOO_LONG),
         (message(to=ME), Reason.CANNOT_SEND_TO_SELF),
-    ],
+    ]
 )
 def test_check_names_the_first_problem_of_several(frame: Frame, reason: Reason) -> None:
     assert check(frame, ME) is reason
 
 
-@pytest.mark.parametrize(("letter", "units"), [("x", 1), ("é", 1), ("世", 1), ("😀", 2), ("\x01", 1)])
+@for_each([("x", 1), ("é", 1), ("世", 1), ("😀", 2), ("\x01", 1)])
 def test_a_body_has_up_to_4096_units_of_utf16(letter: str, units: int) -> None:
     assert check(message(body=letter * (4096 // units)), ME) is None
     assert check(message(body=letter * (4096 // units) + "x"), ME) is Reason.BODY_TOO_LONG
@@ -206,12 +206,12 @@ def test_a_client_msg_id_has_up_to_64_characters() -> None:
     assert check(message("é" * 64), ME) is None
 
 
-@pytest.mark.parametrize("type_", ["FRIEND_REQUEST", "GROUP_CHAT", "GROUP_X", "CALL_OFFER"])
+@for_each(["FRIEND_REQUEST", "GROUP_CHAT", "GROUP_X", "CALL_OFFER"])
 def test_types_that_come_later_are_no_violation(type_: str) -> None:
     assert is_planned(type_)
 
 
-@pytest.mark.parametrize("type_", ["NONSENSE", "group_chat", "GROUP", "AUTH_OK", "", "FRIEND_REQUESTS"])
+@for_each(["NONSENSE", "group_chat", "GROUP", "AUTH_OK", "", "FRIEND_REQUESTS"])
 def test_other_unknown_types_are_violations(type_: str) -> None:
     assert not is_planned(type_)
 
@@ -223,8 +223,7 @@ def test_violations_are_what_clients_know_them_as() -> None:
 letters = st.text(st.sampled_from("abAB. *([世界é"), max_size=6)
 
 
-@pytest.mark.parametrize(
-    ("body", "cleaned"),
+@for_each(
     [
         ("a darn day", "a *** day"),
         ("a DaRn day", "a *** day"),
@@ -234,7 +233,7 @@ letters = st.text(st.sampled_from("abAB. *([世界é"), max_size=6)
         ("ÉCLAIR", "***"),
         ("nothing of it", "nothing of it"),
         ("", ""),
-    ],
+    ]
 )
 def test_listed_words_become_three_stars(body: str, cleaned: str) -> None:
     words = WordFilter(["darn", "darned", "darnation", "傻瓜", "C++", "éclair", ""])

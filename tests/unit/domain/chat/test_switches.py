@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from dragoman.config.schema_chat import TwoPhase
 from dragoman.domain.chat.shards import in_rollout
 from dragoman.domain.chat.switches import NAMES, STAY_S, WAIT_S, BadSwitch, ConnectionPath, Path, Switches
+from support.tables import for_each
 
 USERS = st.integers(1, 2**63 - 1)
 PATHS = st.sampled_from(Path)
@@ -16,8 +17,7 @@ ON = Switches(enabled=True)
 # -- values
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
+@for_each(
     [
         ("enabled", "on", True),
         ("enabled", "true", True),
@@ -37,7 +37,7 @@ ON = Switches(enabled=True)
         ("max_backlog", "100000000", 100_000_000),
         ("wait_replicas", "0", 0),
         ("wait_replicas", "16", 16),
-    ],
+    ]
 )
 def test_a_switch_is_given_as_text(name: str, text: str, value: bool | int) -> None:
     changed = Switches().changed({name: text})
@@ -45,8 +45,7 @@ def test_a_switch_is_given_as_text(name: str, text: str, value: bool | int) -> N
     assert type(getattr(changed, name)) is type(value)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "sentence"),
+@for_each(
     [
         ("enabled", "maybe", "enabled is on or off, not 'maybe'"),
         ("enabled", "", "enabled is on or off, not ''"),
@@ -67,7 +66,7 @@ def test_a_switch_is_given_as_text(name: str, text: str, value: bool | int) -> N
         ("wait_replicas", "true", "wait_replicas is a number from 0 to 16, not 'true'"),
         ("shards", "4", f"there is no switch 'shards'; there are {', '.join(NAMES)}"),
         ("", "on", f"there is no switch ''; there are {', '.join(NAMES)}"),
-    ],
+    ]
 )
 def test_a_wrong_switch_is_refused_in_one_sentence(name: str, text: str, sentence: str) -> None:
     with pytest.raises(BadSwitch) as refused:
@@ -161,7 +160,7 @@ def test_a_message_waits_a_bit_for_another_path_but_the_first_of_a_connection_do
     assert not ConnectionPath().must_wait(3, 100.0, 100.0)
 
 
-@pytest.mark.parametrize("wanted", Path)
+@for_each(Path)
 def test_a_new_connection_that_finds_messages_under_way_goes_behind_them(wanted: Path) -> None:
     course = ConnectionPath()
     assert course.decide(wanted, 3, 5.0) is Path.SAVE_FIRST

@@ -32,6 +32,7 @@ from dragoman.services.metrics import Metrics
 from dragoman.store.chat.entries import ChatEntry, SavedEntry
 from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import PushReply
+from support.tables import for_each
 
 NOW = 1_700_000_000.5
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
@@ -119,8 +120,7 @@ def test_a_token_from_the_future_is_not_valid_yet_unless_a_clock_is_only_a_littl
     assert TOKENS.read_access(made(**soon), NOW).uid == 42
 
 
-@pytest.mark.parametrize(
-    "claims",
+@for_each(
     [
         {"uid": "42"},
         {"uid": 42.0},
@@ -139,7 +139,7 @@ def test_a_token_from_the_future_is_not_valid_yet_unless_a_clock_is_only_a_littl
         {"typ": ["access"]},
         {"iss": "somebody-else"},
         {"iss": None},
-    ],
+    ]
 )
 def test_a_token_with_a_claim_that_is_wrong_is_bad(claims: dict[str, Any]) -> None:
     assert not refused(made(**claims)).expired

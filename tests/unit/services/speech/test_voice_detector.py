@@ -2,13 +2,12 @@
 
 from random import Random
 
-import pytest
-
 from dragoman.services.speech.voice_detector import VoiceDetector
+from support.tables import for_each
 from support.voice import silent, vowel
 
 
-@pytest.mark.parametrize("rate", [8000, 8001, 11_025, 16_000, 22_050, 24_000, 44_100, 48_000, 96_000, 192_000])
+@for_each([8000, 8001, 11_025, 16_000, 22_050, 24_000, 44_100, 48_000, 96_000, 192_000])
 def test_frames_are_about_32_ms_of_the_audio_at_every_sample_rate(rate: int) -> None:
     frames = VoiceDetector(rate).hear(bytes(2 * rate))
     sizes = {frame.size for frame in frames}
@@ -19,7 +18,7 @@ def test_frames_are_about_32_ms_of_the_audio_at_every_sample_rate(rate: int) -> 
     assert len(frames) == 2 * rate // size
 
 
-@pytest.mark.parametrize("rate", [16_000, 22_050, 48_000])
+@for_each([16_000, 22_050, 48_000])
 def test_frames_do_not_depend_on_the_length_of_the_chunks(rate: int) -> None:
     random, pieces = Random(1), []
     audio = random.randbytes(3 * rate)

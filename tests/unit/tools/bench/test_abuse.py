@@ -4,14 +4,13 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from dragoman.tools.bench.abuse.attack import Answers, Attack, Target, expected
 from dragoman.tools.bench.abuse.attacker import ATTACKS, BY_NAME
 from dragoman.tools.bench.abuse.bench import Finding, Settings, conclude, middle, steps
 from dragoman.tools.bench.abuse.environment import COUNTED, State
 from dragoman.tools.bench.abuse.healthy_clients import HealthyClients, ServerMessage, Timeline, User
 from dragoman.tools.report import Report
+from support.tables import for_each
 
 MIB = 1 << 20
 
@@ -62,13 +61,12 @@ def test_clean_run_reports_figures_only() -> None:
     assert (report.figures["rss_before_mib"], report.figures["push_rss_mib"]) == (100, 1)
 
 
-@pytest.mark.parametrize(
-    ("answers", "why"),
+@for_each(
     [
         ({"closed 4006": 3, "closed 1011": 1}, "push: closed 1011 (1 times)"),
         ({"closed 4003": 3}, "push: never closed 4006"),
         ({}, "push: no answer at all"),
-    ],
+    ]
 )
 def test_an_answer_that_is_none_of_the_good_ones_is_found(answers: dict[str, int], why: str) -> None:
     assert concluded(replace(FOUND, answers=answers)).settings["wrong"] == [why]
@@ -78,7 +76,7 @@ def test_an_answer_that_may_be_is_no_fault() -> None:
     assert concluded(replace(FOUND, answers={"closed 4006": 1, "closed 4003": 9})).settings["wrong"] == []
 
 
-@pytest.mark.parametrize("name", COUNTED)
+@for_each(COUNTED)
 def test_leftover_state_is_found(name: str) -> None:
     grown = State(REST | {name: 100}, 0, 100 * MIB)
     assert grown.more_than(CALM) == [f"97 {name}"]

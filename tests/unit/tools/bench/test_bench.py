@@ -28,6 +28,7 @@ from dragoman.tools.bench.idle_load import IdleClient, IdleLoad
 from dragoman.tools.bench.measure import Case, Going, Quantities, drive, in_turns, latency, medians, percentile, ping
 from dragoman.tools.processes import NO_OUTPUT, CannotRun, cpu_s, last_line, rss_bytes
 from dragoman.tools.report import Report, commit, machine, number, rounded, table
+from support.tables import for_each
 
 GOOD: dict[str, Any] = {
     "sent": 100, "saved_count": 100, "accepted_count": 100, "errors": {}, "failures": [], "took_s": 5.2,
@@ -227,8 +228,7 @@ async def test_unanswered_request_times_out(monkeypatch: pytest.MonkeyPatch) -> 
         await drive(forever, 2, 0.01)
 
 
-@pytest.mark.parametrize(
-    ("values", "share", "expected"),
+@for_each(
     [
         ([7.0], 0.5, 7.0),
         ([1.0, 2.0], 0.5, 1.0),
@@ -236,7 +236,7 @@ async def test_unanswered_request_times_out(monkeypatch: pytest.MonkeyPatch) -> 
         ([float(n) for n in range(1, 101)], 0.99, 99.0),
         ([float(n) for n in range(1, 101)], 1.0, 100.0),
         ([1.0, 2.0], 0.0, 1.0),
-    ],
+    ]
 )
 def test_a_percentile_is_a_value_that_occurred(values: list[float], share: float, expected: float) -> None:
     assert percentile(values, share) == expected
@@ -403,10 +403,7 @@ def test_tables_and_notes_are_shown_in_order(report: Report) -> None:
     assert words[-5:] == ["100", "4,000", "Left", "out:", "nobody."]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "–"), (0.0231, "0.02"), (7.0, "7.00"), (25.46, "25.5"), (99.96, "100.0"), (170918.2, "170,918")],
-)
+@for_each([(None, "–"), (0.0231, "0.02"), (7.0, "7.00"), (25.46, "25.5"), (99.96, "100.0"), (170918.2, "170,918")])
 def test_numbers_have_the_digits_people_need(value: float | None, text: str) -> None:
     assert number(value) == text
 
@@ -416,7 +413,7 @@ def test_a_unit_follows_a_number_but_no_dash() -> None:
     assert number(None, " ×") == "–"
 
 
-@pytest.mark.parametrize(("value", "kept"), [(0.0123456, 0.01235), (0.0, 0.0), (999.96, 1000.0), (170918.6, 170919)])
+@for_each([(0.0123456, 0.01235), (0.0, 0.0), (999.96, 1000.0), (170918.6, 170919)])
 def test_four_digits_are_kept(value: float, kept: float) -> None:
     assert rounded(value) == kept
 

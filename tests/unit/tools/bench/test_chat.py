@@ -22,6 +22,7 @@ from dragoman.tools.bench.chat import (
 from dragoman.tools.bench.chat_delay import delay_ratios
 from dragoman.tools.processes import CannotRun
 from dragoman.tools.report import Report
+from support.tables import for_each
 
 FOUND: dict[str, Any] = {
     "sent": 10, "saved_count": 9, "arrived_count": 9, "took_s": 3.0, "saved_p99_ms": 5.0, "cpu_ms_per_1000": 1,
@@ -95,15 +96,14 @@ def test_the_plain_run_has_the_plain_names() -> None:
     assert "Targets met: accepted p99 10.0 ms (target: 20.0); 100.00% saved" in shown
 
 
-@pytest.mark.parametrize(
-    ("figures", "words"),
+@for_each(
     [
         ({"accepted": 21.0}, "accepted p99 21.0 ms"),
         ({"saved_share": 0.999}, "99.90% saved"),
         ({"save_lag_p99_ms": 1001.0}, "save lag p99 1,001 ms"),
         ({"duplicates": 1.0}, "1 duplicates"),
         ({"reorders": 2.0}, "2 reorders"),
-    ],
+    ]
 )
 def test_missed_messages_are_reported(figures: dict[str, float], words: str) -> None:
     _, shown = concluded(found("sqlite_save_first", **figures))

@@ -19,6 +19,7 @@ from dragoman.tools.bench.speech import verdict as speech_verdict
 from dragoman.tools.bench.store import conclude, missing, ratios, verdict
 from dragoman.tools.processes import CannotRun
 from dragoman.tools.report import Report, progress_bar
+from support.tables import for_each
 
 OURS = {"jobs_per_s": 1200.0, "jobs_cpu_ms": 0.6, "jobs_redis_cpu_ms": 0.15, "round_trips_before_assign": 2.0}
 
@@ -112,7 +113,7 @@ def test_a_larger_script_and_fewer_callers_have_ratios_but_do_not_decide() -> No
     assert found["vs_redis_py_1000"] == 8.0
 
 
-@pytest.mark.parametrize("gone", [f"{case}_{who}_per_s" for case in COMPARED for who in ("dragoman", "redis_py")])
+@for_each([f"{case}_{who}_per_s" for case in COMPARED for who in ("dragoman", "redis_py")])
 def test_the_smallest_of_some_is_not_called_the_smallest_of_all(gone: str) -> None:
     found = figures()
     del found[gone]

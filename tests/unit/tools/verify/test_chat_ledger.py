@@ -4,9 +4,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import pytest
-
 from dragoman.tools.verify.chat_ledger import Answer, ChatLedger, Name
+from support.tables import for_each
 
 ALICE, BOB, CAROL = 1, 2, 3
 
@@ -95,8 +94,7 @@ def test_dead_letter_without_a_notice_is_found() -> None:
     assert kinds(ledger.check(rows, {Name(ALICE, "c9")}, all_answered=False)) == {"not notified"}
 
 
-@pytest.mark.parametrize(
-    ("spoil", "kind"),
+@for_each(
     [
         (lambda rows: rows[:2], "false saved"),
         (lambda rows: [*rows, replace(rows[2], id=999, seq=4)], "duplicate"),
@@ -107,7 +105,7 @@ def test_dead_letter_without_a_notice_is_found() -> None:
         (lambda rows: [*rows[:2], replace(rows[2], to_user=CAROL)], "altered"),
         (lambda rows: [*rows[:2], replace(rows[2], seq=5)], "gap"),
         (lambda rows: [*rows[:2], replace(rows[2], seq=2)], "gap"),
-    ],
+    ]
 )
 def test_wrong_rows_are_found(spoil: Callable[[list[Stored]], list[Stored]], kind: str) -> None:
     ledger, rows = good()
@@ -204,18 +202,14 @@ def exchange(ledger: ChatLedger, frames: str, number: int = 9, first_ts: int = 1
             ledger.answered(ALICE, f"c{number}", connection, told[frame], ts)
 
 
-@pytest.mark.parametrize(
-    "frames",
-    ["RS", "RAS", "RASRAS", "RARSAS", "REE", "RERAS", "RAERAS", "RA|S", "RA|SRAS", "RAS|RAS", "R|ERAS", "RRASAS"],
-)
+@for_each(["RS", "RAS", "RASRAS", "RARSAS", "REE", "RERAS", "RAERAS", "RA|S", "RA|SRAS", "RAS|RAS", "R|ERAS", "RRASAS"])
 def test_one_saved_for_each_request_after_its_accepted_is_in_order(frames: str) -> None:
     ledger, rows = good()
     exchange(ledger, frames)
     assert ledger.check(rows, all_answered=False) == []
 
 
-@pytest.mark.parametrize(
-    ("frames", "kind"),
+@for_each(
     [
         ("RASS", "saved twice"),
         ("RSS", "saved twice"),
@@ -227,7 +221,7 @@ def test_one_saved_for_each_request_after_its_accepted_is_in_order(frames: str) 
         ("RSA", "accepted after saved"),
         ("RASA", "accepted after saved"),
         ("RESA", "accepted after saved"),
-    ],
+    ]
 )
 def test_a_saved_too_many_or_before_its_accepted_is_found(frames: str, kind: str) -> None:
     ledger, rows = good()

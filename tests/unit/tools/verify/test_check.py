@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.store import inbox
@@ -13,6 +13,7 @@ from dragoman.store.chat import entries
 from dragoman.tools.verify.facts import Disturbance, JobFact, Rules, SessionFact, Tolerated
 from dragoman.tools.verify.recordings import Kind, NodeEvent
 from dragoman.tools.verify.speech_ledger import Answer, Failure, Given, SessionLedger
+from support.tables import for_each
 from unit.tools.verify.history import BEGIN, SLOTS, History, changed, flawless_history, with_facts
 
 Spoil = Callable[[History], None]
@@ -225,7 +226,6 @@ PLANTED: dict[Spoil, str] = {
 }
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 5), st.integers(0, 12), st.integers(1, 30))
 def test_a_good_day_has_no_findings(seed: int, sessions: int, turns: int, messages: int) -> None:
     history = flawless_history(seed, sessions, turns, messages)
@@ -245,7 +245,6 @@ def test_check_finds_and_names_each_injected_error(spoil: Spoil, seed: int) -> N
     assert PLANTED[spoil] in {finding.kind for finding in verdict.findings}, verdict.findings
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(list(PLANTED)))
 def test_one_fault_is_found_on_any_day(seed: int, spoil: Spoil) -> None:
     history = flawless_history(seed, sessions=6, turns=16, messages=40)
@@ -378,8 +377,7 @@ def test_results_may_be_overtaken_while_something_is_broken_or_the_session_moves
         assert history.verdict().ok
 
 
-@pytest.mark.parametrize(
-    ("recorded_by", "recorded_s", "holds"),
+@for_each(
     [
         ("v1 at redis-1", -0.08, True),  # recorded after the later one
         ("v1 at redis-2", -0.08, True),
@@ -387,7 +385,7 @@ def test_results_may_be_overtaken_while_something_is_broken_or_the_session_moves
         ("v2 at redis-1", 0.08, True),
         ("v1 at redis-1", 0.001, False),  # one instance, one server: recorded first, sent first
         ("v1 at redis-2", 1.1, False),  # no confirmation takes that long
-    ],
+    ]
 )
 def test_result_is_sent_in_the_order_in_which_ends_are_recorded_on_one_path(
     recorded_by: str, recorded_s: float, holds: bool

@@ -17,6 +17,7 @@ from dragoman.tools.verify.room_ledger import (
     Written,
     late_ends,
 )
+from support.tables import for_each
 
 LANGUAGES = ("en", "es", "fr")
 
@@ -237,7 +238,7 @@ PLANTED: dict[Callable[[Story], None], str] = {
 }
 
 
-@pytest.mark.parametrize(("plant", "kind"), PLANTED.items(), ids=[plant.__name__ for plant in PLANTED])
+@for_each(PLANTED.items())
 def test_what_is_planted_is_found(plant: Callable[[Story], None], kind: str) -> None:
     story = Story()
     plant(story)
