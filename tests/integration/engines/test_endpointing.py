@@ -179,6 +179,7 @@ def test_pauses_are_found_after_music_and_beside_quiet_music() -> None:
     recorded.add(chord(16_000, 4000, 4000.0) + [0.0] * len(recorded.samples))
     recorded.quiet(1500)
     later = conversation(16_000, ["en"])
+    later.add(chord(16_000, len(later.samples) // 16, later.loudness() / 10))
     offset = len(recorded.samples)
     recorded.samples.extend(later.samples)
     recorded.speech = [(begin + offset, end + offset) for begin, end in later.speech]

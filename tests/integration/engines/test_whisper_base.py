@@ -20,7 +20,9 @@ from support.engines import needs_espeak, needs_real_engines
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200), needs_espeak, needs_real_engines]
 UNHURRIED_S = 300.0  # how fast it is on a busy machine is not what is tested
-RIGHT = {"en": 0.85, "es": 0.75}  # of a robotic voice; of a person it gets more
+# Of a robotic voice it got all of 16 words in English and 11 of 15 in Spanish, in each of three runs; of a person it
+# gets more. One word may be lost: the library's version and the processor round differently.
+RIGHT = {"en": 15 / 16, "es": 10 / 15}
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@
                 recogniser here understands
 
 Each engine runs in a process of its own, so that its memory and its processor time are its own. An engine that is not
-there, because its library or its model is missing, is named as such, and has no figures.
+there, because its library or its model is missing, is named as such, and has no figures; nor has one that does not
+answer within CHILD_S, or for which nothing is left of TOTAL_S.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from dragoman.engines.catalog import RECOGNISERS, SYNTHESISERS, TRANSLATORS, Set
 from dragoman.engines.engine import Engine, Missing, deadline_in
 from dragoman.engines.models import models_dir
 from dragoman.engines.sound import Sound
-from dragoman.tools.processes import CannotRun
+from dragoman.tools.processes import CannotRun, cpu_s
 from dragoman.tools.report import OnStep, Report, number, table
 
 # Those that run on this machine, each with the model that the manifest has.
@@ -40,7 +41,8 @@ PARTS = {
 }
 VOICES, RECOGNISER = ("kokoro:int8", "piper", "espeak"), "whisper:base"  # the best first
 TARGETS = {"en": "es", "es": "en", "fr": "en", "pt": "en"}
-CHILD_S = 600.0
+CHILD_S, TOTAL_S = 100.0, 280.0
+NOT_HERE = "not here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Settings:
 
 
 class Measured(msgspec.Struct):
-    """What a child process reports of one engine in one language."""
+    """What a child process reports of one engine in one language. `missing`: why there are no figures."""
 
     missing: str = ""
     seconds: float = 0.0  # of all sentences
@@ -70,8 +72,11 @@ def steps(settings: Settings) -> int:
 def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
     """Every engine in every language. `binary` is not needed: no server takes part."""
     report = Report({"languages": ",".join(settings.languages), "models": str(settings.models)})
-    _recognise(settings, report, on_step, spoken := _spoken(settings, report, on_step))
-    _translate(settings, report, on_step)
+    children = Children(settings.models, time.monotonic() + TOTAL_S)
+    _recognise(children, report, on_step, spoken := _spoken(settings, children, report, on_step))
+    _translate(settings, children, report, on_step)
+    report.settings["not_measured"] = children.not_measured
+    report.notes += [f"{what}: not measured; {why}." for what, why in children.not_measured.items()]
     report.notes.append(
         "Words right: of the sample sentences, spoken by the best voice that is here "
         f"({', '.join(sorted({voice for voice, _ in spoken.values()})) or 'none'}); a person speaks less clearly."
@@ -79,44 +84,46 @@ def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
     return report
 
 
-def _spoken(settings: Settings, report: Report, on_step: OnStep) -> dict[str, tuple[str, Measured]]:
+def _spoken(
+    settings: Settings, children: "Children", report: Report, on_step: OnStep
+) -> dict[str, tuple[str, Measured]]:
     """The voices; and for each language the best one with what it said."""
     best: dict[str, tuple[str, Measured]] = {}
     rows: list[list[str]] = []
     for language in settings.languages:
         for engine in PARTS["speak"]:
             on_step(f"{engine} speaks {language}")
-            got = _child(settings, "speak", engine, language)
-            rows.append(_row(engine, language, got, report, _understood(settings, language, got), True))
+            got = children.measure("speak", engine, language)
+            rows.append(_row(engine, language, got, report, _understood(children, language, got), True))
             if not got.missing and (language not in best or VOICES.index(engine) < VOICES.index(best[language][0])):
                 best[language] = engine, got
     report.tables.append(table("Speak", _columns("words understood"), rows))
     return best
 
 
-def _recognise(settings: Settings, report: Report, on_step: OnStep, spoken: dict[str, tuple[str, Measured]]) -> None:
+def _recognise(children: "Children", report: Report, on_step: OnStep, spoken: dict[str, tuple[str, Measured]]) -> None:
     rows: list[list[str]] = []
     for language, (_, sounds) in spoken.items():
         for engine in PARTS["recognise"]:
             on_step(f"{engine} recognises {language}")
-            got = _child(settings, "recognise", engine, language, sounds.sounds)
+            got = children.measure("recognise", engine, language, sounds.sounds)
             rows.append(_row(engine, language, got, report, words_right(language, got.texts), True))
     report.tables.append(table("Recognise", _columns("words right"), rows))
 
 
-def _translate(settings: Settings, report: Report, on_step: OnStep) -> None:
+def _translate(settings: Settings, children: "Children", report: Report, on_step: OnStep) -> None:
     rows: list[list[str]] = []
     for language in settings.languages:
         for engine in PARTS["translate"]:
             on_step(f"{engine} translates {language}")
-            got = _child(settings, "translate", engine, language)
+            got = children.measure("translate", engine, language)
             rows.append(_row(engine, f"{language} → {TARGETS.get(language, 'en')}", got, report, None, False))
             report.notes += [f"{engine}: {text}" for text in got.texts]
     report.tables.append(table("Translate", _columns(""), rows))
 
 
-def _understood(settings: Settings, language: str, spoken: Measured) -> float | None:
-    heard = _child(settings, "recognise", RECOGNISER, language, spoken.sounds) if spoken.sounds else Measured("")
+def _understood(children: "Children", language: str, spoken: Measured) -> float | None:
+    heard = children.measure("recognise", RECOGNISER, language, spoken.sounds) if spoken.sounds else Measured("")
     return words_right(language, heard.texts) if heard.texts else None
 
 
@@ -142,7 +149,7 @@ def _columns(last: str) -> list[str]:
 def _row(engine: str, language: str, got: Measured, report: Report, share: float | None, has_share: bool) -> list[str]:
     name = f"{engine}, {language}"
     if got.missing:
-        return [engine, language, "not here", "", "", "", *([""] if has_share else [])]
+        return [engine, language, got.missing, "", "", "", *([""] if has_share else [])]
     figures = {
         "ms": 1000 * got.seconds / max(1, got.sentences),
         "cpu_per_audio_s": got.cpu_s / got.audio_s if got.audio_s else None,
@@ -166,18 +173,35 @@ class Task(msgspec.Struct):
     sounds: list[tuple[bytes, int]] = []
 
 
-def _child(
-    settings: Settings, part: str, engine: str, language: str, sounds: Sequence[tuple[bytes, int]] = ()
-) -> Measured:
-    task = Task(part, engine, language, str(settings.models), list(sounds))
-    command = [sys.executable, "-m", "dragoman.tools.bench.engines"]
-    try:
-        done = subprocess.run(
-            command, input=msgspec.msgpack.encode(task), stdout=subprocess.PIPE, timeout=CHILD_S, check=True
-        )
-    except (subprocess.SubprocessError, OSError) as error:
-        raise CannotRun(f"{engine} cannot be measured: {error}") from error
-    return msgspec.msgpack.decode(done.stdout, type=Measured)
+@dataclass(slots=True)
+class Children:
+    """Measures, one child process after another, until the time is over."""
+
+    models: Path
+    deadline: float  # on the monotonic clock
+    not_measured: dict[str, str] = field(default_factory=dict)
+    _known: dict[bytes, Measured] = field(default_factory=dict)  # the best voice is recognised once
+
+    def measure(self, part: str, engine: str, language: str, sounds: Sequence[tuple[bytes, int]] = ()) -> Measured:
+        task = msgspec.msgpack.encode(Task(part, engine, language, str(self.models), list(sounds)))
+        if task not in self._known:
+            self._known[task] = got = self._run(task, f"{engine}, {language}")
+            if got.missing and got.missing != NOT_HERE:
+                self.not_measured[f"{engine}, {language}"] = got.missing
+        return self._known[task]
+
+    def _run(self, task: bytes, what: str) -> Measured:
+        left_s = min(self.deadline - time.monotonic(), CHILD_S)
+        if left_s <= 0:
+            return Measured("no time left")
+        command = [sys.executable, "-m", "dragoman.tools.bench.engines"]
+        try:
+            done = subprocess.run(command, input=task, stdout=subprocess.PIPE, timeout=left_s, check=True)
+        except subprocess.TimeoutExpired:
+            return Measured("too slow")
+        except (subprocess.SubprocessError, OSError) as error:
+            raise CannotRun(f"{what} cannot be measured: {error}") from error
+        return msgspec.msgpack.decode(done.stdout, type=Measured)
 
 
 async def measured(task: Task) -> Measured:
@@ -189,12 +213,12 @@ async def measured(task: Task) -> Measured:
     began = time.perf_counter()
     try:
         await engine.open()
-    except Missing as missing:
-        return Measured(missing=missing.what)
+    except Missing:
+        return Measured(NOT_HERE)
     got = Measured(first_s=time.perf_counter() - began)
     try:
         if not _knows(engine, task):
-            return Measured(missing=f"{task.engine} does not know {task.language}")
+            return Measured(NOT_HERE)
         with deadline_in(CHILD_S):
             await _do(engine, task, Measured(), 1)
             cpu, began = _cpu_s(), time.perf_counter()
@@ -210,8 +234,9 @@ _WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
 def _cpu_s() -> float:
-    """Also of programs that the engine runs, once they have ended."""
-    return sum(sum(resource.getrusage(who)[:2]) for who in _WHO)
+    """Also of programs that the engine runs or has run."""
+    children = map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+    return sum(sum(resource.getrusage(who)[:2]) for who in _WHO) + sum(map(cpu_s, children))
 
 
 def _made(part: str, name: str, setup: Setup) -> Any:
