@@ -13,7 +13,7 @@ from support.rooms import gathering, translator
 from support.speech import SECRET, TIMEOUT_S, Harness, start_harness, token, with_healthy_client
 from support.waiting import wait_until
 
-JOBS, PER_S, OPENED, PERSISTENT = 10, 5, 3, 1
+JOBS, PER_S, OPENED, PERSISTENT = 10, 20, 3, 1
 LANGUAGES = [f"l{number}" for number in range(9)]
 
 
@@ -23,7 +23,7 @@ def limited(
 ) -> Iterator[Harness]:
     flags: dict[str, object] = {"security__secret": SECRET, "limits__open_jobs_per_principal": JOBS}
     flags |= {"limits__utterances_per_s": PER_S, "rooms__opened_per_minute": OPENED, "rooms__captions_per_minute": 0}
-    flags |= {"rooms__persistent_per_day": PERSISTENT}
+    flags |= {"rooms__persistent_per_day": PERSISTENT, "rooms__max_languages": len(LANGUAGES)}
     operator = {"Authorization": f"Bearer {token('operator', 'olga')}"}
     folder = tmp_path_factory.mktemp("room-limits")
     with start_harness(redis_server, folder, key_inspector, flags, headers=operator) as up:
@@ -132,3 +132,19 @@ async def test_principal_cannot_fill_the_codes_with_persistent_rooms(limited: Ha
         await talker.say("room_settings", settings={"persistent": True}, request_id="r")
         answer = await talker.until(lambda m: m["type"] in ("room_ok", "room_error"), TIMEOUT_S)
         assert answer["code"] == "LIMIT_EXCEEDED"
+
+
+async def test_caption_is_refused_in_more_languages_than_a_room_may_have(limited: Harness) -> None:
+    async with with_healthy_client(limited) as scenario:
+        talker = await scenario.talker(token=token(sub="polyglot"))
+        await talker.say("room_create", display_name="Polyglot", speaks="l0", hears="l0")
+        await talker.until(lambda m: m["type"] == "room_create_ack", TIMEOUT_S)
+        await talker.say("room_text", text="hello", client_msg_id="m")
+        caption = await talker.until(lambda m: m["type"] == "caption", TIMEOUT_S)
+        answers = list[str]()
+        for number in range(1, len(LANGUAGES) + 2):
+            about = {"caption_id": caption["caption_id"], "lang": f"l{number}", "request_id": f"r{number}"}
+            await talker.say("room_translate", **about)
+            answer = await talker.until(lambda m: m.get("request_id") == about["request_id"], TIMEOUT_S)  # noqa: B023
+            answers.append(answer.get("code", ""))
+        assert answers == [""] * len(LANGUAGES) + ["TOO_MANY_LANGUAGES"]

@@ -17,7 +17,7 @@ from dragoman.protocol.codec import decode_client, encode
 from dragoman.protocol.codes import BackpressureAction, Close, ErrorCode
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.fields import keep
-from dragoman.protocol.rooms import RoomCommand, RoomCreate, RoomJoin, RoomText, RoomTranslate
+from dragoman.protocol.rooms import RoomCommand
 from dragoman.services.loops import Tasks
 from dragoman.services.rooms.commands import RoomCommands
 from dragoman.services.speech.resumption import Resumption
@@ -147,8 +147,7 @@ class SessionEndpoint:
             session = next(iter(self._sessions.of_socket(conn)), None) if named is None else None
         if session is None or session.over:
             raise ProtocolError(ErrorCode.INVALID_SESSION, "Open a session first: rooms consist of sessions.")
-        if isinstance(message, RoomCreate | RoomJoin | RoomText | RoomTranslate):  # scripts, and text jobs
-            self._sessions.count_work(self._holder, UTTERANCE)
+        self._sessions.count_work(self._holder, self._rooms.work_of(session, message))
         self._rooms.take(session, conn, message)
 
     def _identify(self, conn: Connection, token: str | None = None) -> Principal | None:

@@ -89,6 +89,7 @@ class Holder:
 
 
 UTTERANCE: Final = 1.0  # the work of one; opening or resuming a session is as much
+TEXT: Final = 1 / 2  # the work of one text job
 MESSAGE: Final = 1 / 32  # the work of any message
 WORK_AT_ONCE: Final = 16  # takes an instance about 15 ms
 MAX_WAIT_S: Final = 5.0

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from dragoman.domain.limits.rates import RatePerKey
+from dragoman.domain.limits.sessions import TEXT, UTTERANCE
 from dragoman.domain.rooms import About
 from dragoman.protocol import rooms as wire
 from dragoman.protocol.codec import encode
@@ -58,6 +59,16 @@ class RoomCommands:
         self._log, self._speakers, self._metrics = room_log, speakers, metrics
         self._queues = SessionQueues(tasks, "room-commands")
         self._caption_rate, self._leave_s = caption_rate, leave_s
+
+    def work_of(self, session: Session, command: wire.RoomCommand) -> float:
+        """Of a command, in utterances: its scripts, and the text jobs that it causes."""
+        match command:
+            case wire.RoomText():
+                room = self._local.of_session(session.id)
+                return UTTERANCE + TEXT * max(len(room.heard) - 1, 0) if room is not None else UTTERANCE
+            case wire.RoomCreate() | wire.RoomJoin() | wire.RoomTranslate():
+                return UTTERANCE
+        return 0.0
 
     # -- one after another -----------------------------------------------------------------------
 
@@ -183,6 +194,9 @@ class RoomCommands:
         found = await self._store.plan(room.id, command.caption_id, command.lang)
         if found is Refusal.NONE:
             raise RoomRefused(RoomErrorCode.CAPTION_NOT_FOUND, "The room has no such caption.")
+        if found is Refusal.LANGUAGES:
+            too_many = "This caption is in as many languages as a room may have."
+            raise RoomRefused(RoomErrorCode.TOO_MANY_LANGUAGES, too_many)
         if isinstance(found, Planned):
             original = room.original(command.caption_id) or await self._store.original(room.id, command.caption_id)
             if original is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli.main import run
-from dragoman.tools.bench.abuse import accounts, connections, frames, messages
+from dragoman.tools.bench.abuse import accounts, connections, frames, messages, rooms
 from dragoman.tools.bench.abuse.attack import Attack
 
 WELL_KNOWN = {"commit", "machine", "settings", "figures", "ratios"}
@@ -35,14 +35,16 @@ def is_clean(found: dict[str, Any], attacks: tuple[Attack, ...]) -> None:
         # The others were served during the attack.
         assert figures[f"{attack.name}_speech_p99_ms"] > 0
         assert figures[f"{attack.name}_chat_p99_ms"] > 0
+        assert figures[f"{attack.name}_room_p99_ms"] > 0
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, id=kind.__name__.rpartition(".")[2], marks=() if kind is messages else pytest.mark.long)
-        for kind in (messages, frames, accounts, connections)
+        pytest.param(kind, id=kind.__name__.rpartition(".")[2], marks=marks)
+        for kinds, marks in (((messages, rooms), ()), ((frames, accounts, connections), pytest.mark.long))
+        for kind in kinds
     ],
 )
 def test_attacks_get_their_answers_and_no_other_client_loses_anything(kind: Any, tmp_path: Path) -> None:

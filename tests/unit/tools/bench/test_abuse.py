@@ -6,7 +6,7 @@ from typing import Any
 
 from dragoman.tools.bench.abuse.attack import Answers, Attack, Target, expected
 from dragoman.tools.bench.abuse.attacker import ATTACKS, BY_NAME
-from dragoman.tools.bench.abuse.bench import Finding, Settings, conclude, middle, steps
+from dragoman.tools.bench.abuse.bench import KINDS, Finding, Settings, conclude, middle, steps
 from dragoman.tools.bench.abuse.environment import COUNTED, State
 from dragoman.tools.bench.abuse.healthy_clients import HealthyClients, ServerMessage, Timeline, User
 from dragoman.tools.report import Report
@@ -22,14 +22,14 @@ async def nothing(target: Target) -> Answers:
 ATTACK = Attack("push", "somebody pushes", nothing, expected("closed 4006"), expected("closed 4003"))
 REST = dict.fromkeys(COUNTED, 3)
 CALM = State(REST, 0, 100 * MIB)
-TOLD: dict[str, Any] = {"utterances": 10, "messages": 10, "lost": 0, "slowed": 0, "failures": []}
+TOLD: dict[str, Any] = {"utterances": 10, "messages": 10, "sentences": 10, "lost": 0, "slowed": 0, "failures": []}
 TIMES = {"count": 10, "p50_ms": 1.0, "p99_ms": 2.0}
 FOUND = Finding(
     ATTACK,
     3,
     {"closed 4006": 3},
-    {"speech": TIMES, "chat": TIMES},
-    {"speech": TIMES | {"p99_ms": 5.0}, "chat": TIMES},
+    dict.fromkeys(KINDS, TIMES),
+    dict.fromkeys(KINDS, TIMES) | {"speech": TIMES | {"p99_ms": 5.0}},
     [],
     100 * MIB,
     101 * MIB,
@@ -113,7 +113,7 @@ def test_errors_of_healthy_clients_and_of_instances_are_found() -> None:
 
 def test_of_three_tries_the_times_of_the_middle_one_count_and_everything_they_found() -> None:
     tries = [
-        replace(FOUND, during={"speech": {"p99_ms": speech}, "chat": {"p99_ms": chat}}, left=left)
+        replace(FOUND, during={"speech": {"p99_ms": speech}, "chat": {"p99_ms": chat}, "room": TIMES}, left=left)
         for speech, chat, left in ((90.0, 10.0, []), (20.0, 70.0, ["a task"]), (30.0, 11.0, []))
     ]
     found = middle(tries)

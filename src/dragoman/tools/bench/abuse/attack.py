@@ -117,10 +117,10 @@ class Target:
         return {"type": "node_heartbeat", **usual, "capability_by_type": ready, "language_capabilities": languages}
 
     @asynccontextmanager
-    async def node(self, at: int = 0) -> AsyncIterator[tuple[RawClient, str]]:
+    async def node(self, at: int = 0, **fields: object) -> AsyncIterator[tuple[RawClient, str]]:
         name = f"evil-{uuid4().hex[:8]}"
         async with websocket(self.ports[at], "/ws/node") as client:
-            await client.send(self.register(name))
+            await client.send(self.register(name, **fields))
             await client.wait_for("node_register_ack")
             await client.send(self.heartbeat(name))
             yield client, name

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from dragoman.instance.process import raise_file_limit
-from dragoman.tools.bench.abuse import accounts, connections, frames, messages
+from dragoman.tools.bench.abuse import accounts, connections, frames, messages, rooms
 from dragoman.tools.bench.abuse.attack import Answers, Attack, Scale, Target
 from dragoman.tools.processes import run_when_idle, serve
 
@@ -19,6 +19,7 @@ ATTACKS: tuple[Attack, ...] = (
     *frames.ATTACKS,
     *connections.ATTACKS,
     *accounts.ATTACKS,
+    *rooms.ATTACKS,
 )
 BY_NAME = {attack.name: attack for attack in ATTACKS}
 

@@ -33,7 +33,7 @@ from dragoman.tools.processes import CannotRun
 from dragoman.tools.report import OnStep, Report, number, table
 
 SPARE_FILES = 2500
-KINDS = ("speech", "chat")
+KINDS = ("speech", "chat", "room")
 MIB = 1 << 20
 # Of both instances, over a whole run. The allocator keeps some of what it had at the peak: 10,000 sockets are 100 MiB.
 GROWTH_MIB = 64
@@ -193,6 +193,7 @@ def conclude(
     report.figures["rss_before_mib"], report.figures["rss_after_mib"] = first.rss_bytes / MIB, last.rss_bytes / MIB
     report.figures["healthy_utterances"] = healthy["utterances"]
     report.figures["healthy_messages"] = healthy["messages"]
+    report.figures["healthy_sentences"] = healthy["sentences"]
     report.figures["healthy_lost"], report.figures["healthy_slowed"] = healthy["lost"], healthy["slowed"]
     wrong = [what for found in findings for what in found.wrong]
     wrong += [f"healthy clients: {what}" for what in healthy["failures"]]
@@ -211,8 +212,8 @@ def conclude(
 def _summary(report: Report, healthy: Mapping[str, Any]) -> str:
     figures = report.figures
     return (
-        f"Healthy clients: {healthy['utterances']:,} utterances and {healthy['messages']:,} messages, "
-        f"{healthy['lost']} lost. "
+        f"Healthy clients: {healthy['utterances']:,} utterances, {healthy['messages']:,} messages and "
+        f"{healthy['sentences']:,} sentences in a room, {healthy['lost']} lost. "
         f"Memory of both instances: {figures['rss_before_mib']:.0f} MiB before, {figures['rss_after_mib']:.0f} after."
     )
 
@@ -231,7 +232,7 @@ def cost_table(findings: Sequence[Finding]) -> Table:
         ]
         for found in findings
     ]
-    columns = ["p99 before → during, ms", "speech", "ratio", "chat", "ratio", "MiB"]
+    columns = ["p99 before → during, ms", *(head for kind in KINDS for head in (kind, "ratio")), "MiB"]
     return table("Latency of healthy clients", columns, rows)
 
 

@@ -2,7 +2,7 @@
 
 Some times of the instances are shorter than the defaults, so that the bench is shorter: for connections without a
 session, slow readers, sessions that can be resumed and claims of message ids. A client may have fewer sessions, a
-session fewer open utterances, a name fewer wrong logins, a chat user fewer bytes and fewer requests for history.
+session and a client fewer open jobs, a name fewer wrong logins, a chat user fewer bytes and fewer requests for history.
 """
 
 import asyncio
@@ -41,6 +41,9 @@ def settings(archive_url: str) -> dict[str, object]:
         "speech.resume_grace_s": 2.0,
         "limits.sessions_per_principal": 100,
         "limits.open_jobs_per_session": 32,
+        "limits.open_jobs_per_principal": 64,
+        "rooms.captions_per_minute": 0,  # the healthy writer writes more
+        "rooms.empty_grace_s": 1.0,
         "limits.login_attempts_per_name_per_hour": 20,
         "limits.chat_bytes_per_day": 12 * 1024 * 1024,
         "limits.chat_history_per_minute": 120,

@@ -1,9 +1,11 @@
-"""Who must not notice anything: a session with its node, and two chat users, at a steady pace, each thing timed.
+"""Who must not notice anything: a session with its node, two chat users, and two members of a room, at a steady pace,
+each thing timed.
 
-The session is at the first instance and the node at the last, one user at each: everything crosses. Utterance and
-message `n` are due at `start + n / rate`, and are timed from then to the result, or to the receiver, also when they go
-later because too much is still unanswered, as honest clients do it. Whatever they hear beside that, a close, an error,
-the same again or out of order, is a failure; that they are asked to slow down is counted.
+The session is at the first instance and the node at the last, one user and one member at each: everything crosses.
+Utterance, message and sentence `n` are due at `start + n / rate`, and are timed from then to the result, to the
+receiver, or to the translation at the other member, also when they go later because too much is still unanswered, as
+honest clients do it. Whatever they hear beside that, a close, an error, the same again or out of order, is a failure;
+that they are asked to slow down is counted.
 """
 
 import asyncio
@@ -33,6 +35,7 @@ SETTLE_S = 20.0
 LOOK_S = 0.02
 HEARTBEAT_S = 10.0
 MOST = 1_000_000
+SENTENCE_EVERY = 2  # a sentence is more work than an utterance, see limits.utterances_per_s
 IN_FLIGHT = 50  # on a machine that stands still for seconds more of them would only fill the node
 NEVER = 0.0
 _TEXT = WSMsgType.TEXT
@@ -47,6 +50,7 @@ _UTTERANCE = (
     b'"audio":"' + AUDIO + b'","audio_format":"opus","sample_rate":16000}'
 )
 _SAY = b'{"type":"SINGLE_CHAT","clientMsgId":"b-%d","to":"%d","body":"Shall we meet at the station at seven?"}'
+_WRITE = b'{"type":"room_text","client_msg_id":"c-%d","text":"Shall we meet at the station at seven?"}'
 _DELIVERED = b'{"type":"ACK","ackType":"delivered","serverMsgId":"%b","to":"%b"}'
 
 
@@ -63,6 +67,9 @@ class ServerMessage(msgspec.Struct, gc=False, rename={"from_": "from"}):
     clientMsgId: str = ""
     serverMsgId: str = ""
     from_: str = ""
+    room_id: str = ""
+    caption_id: str = ""
+    untranslated: str | None = None
 
 
 _decode = msgspec.json.Decoder(ServerMessage).decode
@@ -110,8 +117,9 @@ class HealthyClients:
     def __init__(self) -> None:
         self.failures: list[str] = []
         self.speech, self.chat = Timeline("utterance", self.failures), Timeline("message", self.failures)
+        self.room = Timeline("sentence", self.failures)
         self.saved = self.slowed = 0
-        self._marks = (0, 0)
+        self._marks = (0, 0, 0)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, urls: list[str], secret: str, issuer: str, chat_issuer: str) -> None:
@@ -126,9 +134,14 @@ class HealthyClients:
         self.node = Node(self, token("node", NODE))
         self.speaker = Speaker(self, token("client", "honest"))
         self.sender, self.receiver = User(self, user(FIRST_UID)), User(self, user(FIRST_UID + 1))
+        self.writer = Member(self, token("client", "writer"), "en")
+        self.reader = Member(self, token("client", "reader"), "es")
         places = ((self.node, urls[-1], "/ws/node"), (self.speaker, urls[0], "/ws/session"))
+        users = ((self.sender, urls[0], "/ws"), (self.receiver, urls[-1], "/ws"))
+        members = ((self.writer, urls[0], "/ws/session"), (self.reader, urls[-1], "/ws/session"))
         async with asyncio.timeout(OPEN_TIMEOUT_S):
-            for who, url, path in (*places, (self.sender, urls[0], "/ws"), (self.receiver, urls[-1], "/ws")):
+            for who, url, path in (*places, *users, *members):
+                self.reader.room_id = self.writer.room_id
                 await ws_connect(lambda: who, f"{url}{path}")  # noqa: B023
                 await who.opened
 
@@ -137,16 +150,17 @@ class HealthyClients:
 
     async def mark(self) -> None:
         """What is due from now on is of the next look."""
-        self._marks = (self.speech.count, self.chat.count)
+        self._marks = (self.speech.count, self.chat.count, self.room.count)
 
     async def look(self) -> dict[str, Any]:
         """Of what was due since the mark, once all of it has come or patience is over."""
-        (speech, chat), until = self._marks, (self.speech.count, self.chat.count)
+        kinds = {"speech": self.speech, "chat": self.chat, "room": self.room}
+        spans = list(zip(kinds.values(), self._marks, [kind.count for kind in kinds.values()], strict=True))
         for _ in range(int(SETTLE_S / LOOK_S)):
-            if self.failures or not self.speech.missing(speech, until[0]) + self.chat.missing(chat, until[1]):
+            if self.failures or not any(kind.missing(first, last) for kind, first, last in spans):
                 break
             await asyncio.sleep(LOOK_S)
-        times = {"speech": self.speech.times(speech, until[0]), "chat": self.chat.times(chat, until[1])}
+        times = {name: kind.times(first, last) for name, (kind, first, last) in zip(kinds, spans, strict=True)}
         return {**times, "failures": self.failures[:5]}
 
     async def rest(self) -> dict[str, Any]:
@@ -157,11 +171,13 @@ class HealthyClients:
             if not self._missing():
                 break
             await asyncio.sleep(LOOK_S)
-        said = {"utterances": self.speech.count, "messages": self.chat.count, "slowed": self.slowed}
+        said = {"utterances": self.speech.count, "messages": self.chat.count, "sentences": self.room.count}
+        said |= {"slowed": self.slowed}
         return {**said, "lost": self._missing(), "failures": self.failures[:5]}
 
     def _missing(self) -> int:
-        return self.speech.missing() + self.chat.missing() + self.chat.count - self.saved
+        unsaved = self.chat.count - self.saved
+        return self.speech.missing() + self.chat.missing() + self.room.missing() + unsaved
 
     async def _pace(self, per_s: float) -> None:
         """Who is due is due, however late we wake."""
@@ -169,10 +185,12 @@ class HealthyClients:
         for number in range(MOST):
             due = start + number / per_s
             await asyncio.sleep(max(due - monotonic(), 0))
-            while max(self.speech.count - self.speech.ended, self.chat.count - self.chat.ended) >= IN_FLIGHT:  # noqa: ASYNC110
+            while max(one.count - one.ended for one in (self.speech, self.chat, self.room)) >= IN_FLIGHT:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
             self.speaker.send(self.speech.begin(due))
             self.sender.send(self.chat.begin(due), FIRST_UID + 1)
+            if number % SENTENCE_EVERY == 0:
+                self.writer.send(self.room.begin(due))
 
     async def _beat(self) -> None:
         while True:
@@ -217,7 +235,9 @@ class Node(_HealthyClient):
     def __init__(self, all: HealthyClients, token: str) -> None:
         super().__init__(all)
         self._token = token
-        self._capabilities = Capabilities(_LANGUAGES, _LANGUAGES, _LANGUAGES, 256, "bench")
+        self._capabilities = Capabilities(
+            _LANGUAGES, _LANGUAGES, _LANGUAGES, 256, "bench", text_pairs=(("en", "es"),), previews=0
+        )
 
     def greet(self) -> None:
         self._transport.send(_TEXT, encode(self._capabilities.register(NODE, self._token, draining=False)))
@@ -265,6 +285,35 @@ class Speaker(_HealthyClient):
         elif message.type == "backpressure":
             self._all.slowed += 1
         return message.type in ("session_init_ack", "translation_result", "ui_event", "backpressure")
+
+
+class Member(_HealthyClient):
+    """The writer opens the room; the reader waits for the Spanish of every sentence."""
+
+    def __init__(self, all: HealthyClients, token: str, lang: str) -> None:
+        super().__init__(all)
+        self._token, self._lang = token, lang
+        self.room_id = ""
+
+    def greet(self) -> None:
+        languages = {"src_lang": self._lang, "tgt_lang": "en" if self._lang == "es" else "es"}
+        init = {"type": "session_init", "client_version": "1", "platform": "web", **languages}
+        self._transport.send(_TEXT, msgspec.json.encode(init | {"token": self._token}))
+        about = {"room_id": self.room_id, "originals": False} if self.room_id else {}
+        room = {"type": "room_join" if self.room_id else "room_create", "display_name": "Honest", **about}
+        self._transport.send(_TEXT, msgspec.json.encode(room | {"speaks": self._lang, "hears": self._lang}))
+
+    def send(self, number: int) -> None:
+        self._transport.send(_TEXT, _WRITE % number)
+
+    def receive(self, message: ServerMessage, now: float) -> bool:
+        if message.type == "room_joined":
+            self.room_id = message.room_id
+            self.opened.set_result(None)
+        elif message.type == "caption_translation":
+            self._all.room.done(int(message.caption_id.rpartition("-")[2]), now)
+            return message.untranslated is None
+        return message.type in ("session_init_ack", "room_create_ack", "room_joined", "room_members", "caption")
 
 
 class User(_HealthyClient):
