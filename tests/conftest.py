@@ -35,7 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # begins with these words may be skipped there.
 DOES_NOT_APPLY = "does not apply: "
 
-pytest_plugins = ["support.redis_servers", "support.databases"]
+pytest_plugins = ["support.redis_servers", "support.databases", "support.preloaded"]
 
 # Below the time-out of pytest-timeout, whose signal does not get through to a uvloop that has nothing to do.
 TIMEOUT_S = 200.0

@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, Signals
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import aiohttp
 import uvloop
@@ -62,12 +62,14 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: floa
 class Process:
     """One child. Start it from the main thread, so that the kernel binds it to this process."""
 
+    start_child: ClassVar[type[Child]] = Child
+
     def __init__(
         self, command: Sequence[str], log: Path, *, stdin: int = subprocess.DEVNULL, pass_fds: Sequence[int] = ()
     ) -> None:
         self.log = log
         with log.open("ab") as output:
-            self.child = Child(
+            self.child = self.start_child(
                 [sys.executable, *command], dies_by=SIGKILL, stdin=stdin, output=output, pass_fds=pass_fds
             )
 
