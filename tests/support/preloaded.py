@@ -1,4 +1,4 @@
-"""Instances and nodes that are forked, as a pytest plugin: started from nothing, each takes a second of CPU for imports.
+"""Instances and nodes that are forked, as a pytest plugin: otherwise each start takes a second of CPU for imports.
 
 Each test process has one *preloader*, which has imported what they import and forks for each. A forked process executes
 `python -m <module> …` in a session of its own, as `tools.processes` would start it. Tests of how processes start
