@@ -10,14 +10,11 @@ import pytest
 
 from dragoman.domain.job import Event, Outcome, Reply
 from dragoman.store.inbox import InboxCounts, Inboxes, InboxSettings, PushReply
-from dragoman.store.instances import Instances, Presence
-from dragoman.store.jobs import Binding, Jobs
+from dragoman.store.instances import Instances, Owners, Presence
+from dragoman.store.jobs import Binding, Jobs, Turns
 from dragoman.store.keys import Keys
-from dragoman.store.nodes import Nodes, Snapshot
-from dragoman.store.owners import Owners
+from dragoman.store.nodes import Nodes, ReleaseReply, Reservations, Reserved, ReserveReply, Snapshot
 from dragoman.store.redis import Redis
-from dragoman.store.reservations import ReleaseReply, Reservations, Reserved, ReserveReply
-from dragoman.store.turns import Turns
 from support.raw_node import thorough
 from support.redis_servers import Connect
 from support.speech import ACKING, TIMEOUT_S, Harness, new_scenario

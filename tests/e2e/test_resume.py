@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from dragoman.store.jobs import Turns
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.store.turns import Turns
 from support.cluster import Cluster, Speaker
 from support.redis_servers import LONG_CLUSTER
 from support.waiting import wait_until

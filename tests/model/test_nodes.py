@@ -5,11 +5,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dragoman.domain.limits.rates import RatePerKey
-from dragoman.store.attempts import TAKE_ATTEMPT
-from dragoman.store.chat.logins import WINDOW_MS
+from dragoman.store.attempts import TAKE_ATTEMPT, WINDOW_MS
+from dragoman.store.jobs import Turns
 from dragoman.store.nodes import FORGET_NODES, MARK_NODE_SEEN
 from dragoman.store.script import Script
-from dragoman.store.turns import Turns
 from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 
 

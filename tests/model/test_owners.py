@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dragoman.store.chat.users import RESTORE_OWNER
-from dragoman.store.instances import DELETE_IF_EQUAL, RENEW_IF_EQUAL
-from dragoman.store.owners import CLAIM_NODE
+from dragoman.store.instances import CLAIM_NODE, DELETE_IF_EQUAL, RENEW_IF_EQUAL
 from model.machines import START_MS, Bench, check
 
 INSTANCES = st.sampled_from(["i1", "i2", "i3"])

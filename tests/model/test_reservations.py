@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dragoman.store.reservations import RELEASE_SLOT, RENEW_SLOTS, RESERVE_SLOT
+from dragoman.store.nodes import RELEASE_SLOT, RENEW_SLOTS, RESERVE_SLOT
 from dragoman.store.script import Script
 from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 

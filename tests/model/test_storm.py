@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dragoman.domain.storm import StormGuard, StormSettings
+from dragoman.store.nodes import PAUSE_NODE, REPORT_UNAVAILABLE
 from dragoman.store.script import Script
-from dragoman.store.storm import PAUSE_NODE, REPORT_UNAVAILABLE
 from model.machines import START_MS, Bench, check, finds_a_difference, with_bug
 
 SETTINGS = StormSettings(debounce_window_s=50, unavailable_ttl_s=200, rate_limit=4, rate_window_s=100, first_pause_s=50)

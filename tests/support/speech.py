@@ -20,9 +20,9 @@ import redis
 
 from dragoman.embedded.engine import free_port
 from dragoman.store.inbox import Inboxes, InboxSettings
+from dragoman.store.jobs import Turns
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.store.turns import Turns
 from dragoman.tools.leftover_keys import leaks
 from dragoman.tools.processes import InstanceProcess, NodeProcess
 from support.cluster import Speaker, config

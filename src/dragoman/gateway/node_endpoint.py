@@ -19,7 +19,7 @@ from dragoman.services.loops import Tasks
 from dragoman.services.speech.local_nodes import LocalNode, LocalNodes
 from dragoman.services.speech.previews import NodePreviews
 from dragoman.store.errors import StoreError
-from dragoman.store.owners import NodeIdTaken, Standing
+from dragoman.store.instances import NodeIdTaken, Standing
 
 log = structlog.get_logger(__name__)
 

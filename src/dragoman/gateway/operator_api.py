@@ -20,7 +20,7 @@ from dragoman.gateway.http_requests import OPERATOR, BadRequest, Handler, count_
 from dragoman.services.history import History
 from dragoman.services.operations import DeadLetters, NotThere, Operations
 from dragoman.services.report import Listings, Report, readable
-from dragoman.store.audit import Audit
+from dragoman.store.console import Audit
 from dragoman.store.dead_letters import CannotReplay, DeadLetter
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import PushReply

@@ -43,12 +43,11 @@ from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Announcer
 from dragoman.services.speech.text_jobs import TextJobs
+from dragoman.store.attempts import Invites, Logins
 from dragoman.store.chat.cluster import ChatCluster, Layout, Replicas
 from dragoman.store.chat.dead_letters import ChatDeadLetters
-from dragoman.store.chat.logins import Invites, Logins
 from dragoman.store.chat.shards import DAY_MS, DeadLetterLimits, Shards
-from dragoman.store.chat.translating import Translating
-from dragoman.store.chat.users import Users
+from dragoman.store.chat.users import Translating, Users
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys

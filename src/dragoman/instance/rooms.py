@@ -19,9 +19,9 @@ from dragoman.services.routing.handlers import Handlers, drop
 from dragoman.services.routing.router import Router
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.text_jobs import TextJobs
+from dragoman.store.attempts import RoomAttempts
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.store.rooms.attempts import RoomAttempts
 from dragoman.store.rooms.rooms import RoomBounds
 from dragoman.store.rooms.rooms import Rooms as RoomStore
 

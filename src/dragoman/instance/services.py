@@ -77,21 +77,16 @@ from dragoman.services.speech.sessions import Sessions
 from dragoman.services.speech.text_jobs import TextJobs
 from dragoman.services.upkeep.presence import InstancePresence, Renewer, Sweeper
 from dragoman.services.upkeep.takeover import Takeover
-from dragoman.store.audit import Audit
+from dragoman.store.console import Audit, Samples
 from dragoman.store.dead_letters import InboxDeadLetters
-from dragoman.store.history import Samples
 from dragoman.store.inbox import Inboxes, InboxSettings
-from dragoman.store.instances import Instances, Presence
-from dragoman.store.jobs import Jobs
+from dragoman.store.instances import Instances, Owners, Presence
+from dragoman.store.jobs import Jobs, Turns
 from dragoman.store.keys import Keys
-from dragoman.store.nodes import Nodes
-from dragoman.store.owners import Owners
+from dragoman.store.nodes import Nodes, Reservations, Storm
 from dragoman.store.redis import Redis
-from dragoman.store.reservations import Reservations
 from dragoman.store.revocations import Revocations
 from dragoman.store.sessions import ResumableSessions
-from dragoman.store.storm import Storm
-from dragoman.store.turns import Turns
 
 
 class Stores:

@@ -6,7 +6,7 @@ from typing import Any
 
 from dragoman.domain.history import KEPT_MS, POINT_MS, Sample, merge
 from dragoman.services.metrics import BUCKETS_S, Metrics
-from dragoman.store.history import Samples
+from dragoman.store.console import Samples
 from dragoman.store.instances import Instances
 
 

@@ -11,8 +11,7 @@ from dragoman.store.chat.dead_letters import ChatDeadLetters
 from dragoman.store.chat.users import Users
 from dragoman.store.dead_letters import DeadLetter, InboxDeadLetters
 from dragoman.store.inbox import PushReply
-from dragoman.store.instances import Instances
-from dragoman.store.owners import Owners
+from dragoman.store.instances import Instances, Owners
 from dragoman.store.sessions import ResumableSessions
 
 

@@ -13,15 +13,11 @@ from dragoman.protocol import ids
 from dragoman.services.operations import DeadLetters
 from dragoman.services.rooms.local_rooms import WHY_OVER
 from dragoman.store.inbox import Inboxes
-from dragoman.store.instances import Instances
-from dragoman.store.jobs import Jobs, with_attempts
-from dragoman.store.nodes import Nodes
-from dragoman.store.owners import Owners
-from dragoman.store.reservations import Reservations
+from dragoman.store.instances import Instances, Owners
+from dragoman.store.jobs import Jobs, Turns, with_attempts
+from dragoman.store.nodes import Nodes, Reservations, Storm
 from dragoman.store.rooms.rooms import LanguageState, Rooms
 from dragoman.store.sessions import EXPECTED, ResumableSessions, open_of, window_of
-from dragoman.store.storm import Storm
-from dragoman.store.turns import Turns
 
 MAX_NODES = 1000
 MAX_GONE = 20

@@ -137,27 +137,32 @@ class Keys:
         "P:nodes:owner:{node:<id>}",
         "string",
         "TTL owner",
-        "owners",
-        "owners, nodes",
+        "instances",
+        "instances, nodes",
         "instance that has the connection",
     )
     node_named = KeyOf(
         "P:v1:nodes:{node:<id>}:named",
         "string",
         "TTL owner",
-        "owners",
-        "owners",
+        "instances",
+        "instances",
         "instance: a node with a token has the id",
     )
     node_epoch = KeyOf(
-        "P:v1:nodes:{node:<id>}:epoch", "string", "TTL job", "owners", "owners", "connection epoch, only ever rising"
+        "P:v1:nodes:{node:<id>}:epoch",
+        "string",
+        "TTL job",
+        "instances",
+        "instances",
+        "connection epoch, only ever rising",
     )
     session_owner = KeyOf(
         "P:sessions:owner:{session:<id>}",
         "string",
         "TTL owner",
-        "owners, sessions",
-        "owners, sessions",
+        "instances, sessions",
+        "instances, sessions",
         "instance that has the session",
     )
     session_state = KeyOf(
@@ -244,7 +249,7 @@ class Keys:
         "P:v1:instances:{instance:<id>}:sessions",
         "set",
         "until the instance is taken over",
-        "owners, instances",
+        "instances",
         "instances",
         "sessions it owns",
     )
@@ -252,7 +257,7 @@ class Keys:
         "P:v1:instances:{instance:<id>}:nodes",
         "set",
         "until the instance is taken over",
-        "owners, instances",
+        "instances",
         "instances",
         "nodes it owns",
     )
@@ -278,12 +283,12 @@ class Keys:
         "P:v1:nodes:{node:<id>}:reserved",
         "zset",
         "TTL reservation",
-        "reservations",
-        "reservations",
+        "nodes",
+        "nodes",
         "jobs that have a slot, by expiry ms",
     )
     storm = KeyOf(
-        "P:v1:nodes:{node:<id>}:storm", "hash", "TTL storm", "storm", "storm", "cool-downs and what led to them"
+        "P:v1:nodes:{node:<id>}:storm", "hash", "TTL storm", "nodes", "nodes", "cool-downs and what led to them"
     )
     request_lock = KeyOf("P:v1:requests:lock:<request>", "string", "TTL 2 s", "jobs", "jobs", "creation in progress")
     request_binding = KeyOf(
@@ -295,7 +300,7 @@ class Keys:
     jobs_recent = FixedKey(
         "P:v1:jobs:recent", "zset", "the last 10,000", "jobs", "jobs", "job ids by when they were recorded, ms"
     )
-    audit = FixedKey("P:v1:audit", "stream", "the last 10,000", "audit", "audit", "changes by operators")
+    audit = FixedKey("P:v1:audit", "stream", "the last 10,000", "console", "console", "changes by operators")
     revoked = FixedKey(
         "P:v1:{revoked}:entries",
         "hash",
@@ -324,8 +329,8 @@ class Keys:
         "P:v1:history",
         "stream",
         "TTL 30 min",
-        "history",
-        "history",
+        "console",
+        "console",
         "samples of the counters of each instance, of the last 30 min",
     )
     user_owner = KeyOf(
@@ -423,8 +428,8 @@ class Keys:
         "IM:translating:<message>:<lang>",
         "string",
         "TTL translation",
-        "chat/translating",
-        "chat/translating",
+        "chat/users",
+        "chat/users",
         "instance that translates the message",
     )
     spent = KeyOfSeveral(
@@ -440,32 +445,32 @@ class Keys:
         "IM:logins:<try>",
         "string",
         "TTL 1 min",
-        "chat/logins",
-        "chat/logins",
+        "attempts",
+        "attempts",
         "ms at which a name has all its tries from an address again; a digest of both",
     )
     logins_of = KeyOf(
         "IM:logins_of:<name>",
         "string",
         "TTL attempts",
-        "chat/logins",
-        "chat/logins",
+        "attempts",
+        "attempts",
         "ms at which a name has all its tries from new addresses again; a digest",
     )
     login_address = KeyOf(
         "IM:login_address:<pair>",
         "string",
         "TTL 90 d",
-        "chat/logins",
-        "chat/logins",
+        "attempts",
+        "attempts",
         "this address has logged in as this name; a digest of both",
     )
     invite = KeyOf(
         "IM:invite:<code>",
         "string",
         "TTL of the invite",
-        "chat/logins",
-        "chat/logins",
+        "attempts",
+        "attempts",
         "an unused invite code; a digest",
     )
     early = KeyOf(
@@ -563,16 +568,16 @@ class Keys:
         "P:v1:rooms:tries:<address>",
         "string",
         "TTL 1 min",
-        "rooms/attempts",
-        "rooms/attempts",
+        "attempts",
+        "attempts",
         "ms at which an address has all its wrong codes again; a digest",
     )
     rooms_made_persistent = KeyOf(
         "P:v1:rooms:persistent:<principal>",
         "string",
         "TTL 1 d",
-        "rooms/attempts",
-        "rooms/attempts",
+        "attempts",
+        "attempts",
         "ms at which a principal may make all its rooms of a day persistent again; a digest",
     )
     rooms_due = FixedKey(
@@ -599,9 +604,9 @@ class Keys:
         "rooms/rooms",
         "room that the session is in, and the epoch with which it joined",
     )
-    turn = KeyOf("scheduler:turn:<turn>", "hash", "until the turn ends", "turns", "turns", "affinity_node_id")
+    turn = KeyOf("scheduler:turn:<turn>", "hash", "until the turn ends", "jobs", "jobs", "affinity_node_id")
     session_turn = KeyOf(
-        "scheduler:session:<session>", "hash", "until the turn ends", "turns", "turns", "current_turn_id"
+        "scheduler:session:<session>", "hash", "until the turn ends", "jobs", "jobs", "current_turn_id"
     )
 
     def __init__(self, prefix: str) -> None:

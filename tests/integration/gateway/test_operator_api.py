@@ -338,7 +338,7 @@ async def test_requests_without_operator_rights_write_no_audit_entry(site: Site)
 
 
 async def test_audit_is_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.store.audit.MAX_ENTRIES", 100)
+    monkeypatch.setattr("dragoman.store.console.MAX_ENTRIES", 100)
     for number in range(400):
         await site.stores.audit.add("olga", "dlq.drop", str(number), "", "here")
     assert await site.stores.redis.call("XLEN", site.stores.keys.audit) < 300  # Redis cuts whole nodes of the stream

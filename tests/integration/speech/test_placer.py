@@ -18,7 +18,7 @@ from dragoman.services.speech.messages import needs_of
 from dragoman.services.speech.turn_queue import TurnQueue
 from dragoman.store.errors import RedisAway
 from dragoman.store.jobs import LOCK_MS
-from dragoman.store.reservations import ReleaseReply
+from dragoman.store.nodes import ReleaseReply
 from integration.speech.test_resumption import Gate
 from support.in_process import (
     TIMEOUT_S,

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from dragoman.store.inbox import Inboxes, InboxSettings
-from dragoman.store.instances import Instances, Presence
+from dragoman.store.instances import Instances, Owners, Presence
 from dragoman.store.keys import Keys
-from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
 
 TTL_MS = 60_000

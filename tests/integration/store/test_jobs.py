@@ -5,12 +5,10 @@ import asyncio
 import pytest
 
 from dragoman.domain.storm import StormSettings, StormVerdict
-from dragoman.store.jobs import JOB_TTL_MS, Binding, Jobs
+from dragoman.store.jobs import JOB_TTL_MS, Binding, Jobs, Turns
 from dragoman.store.keys import Keys
+from dragoman.store.nodes import CoolDowns, Reservations, Reserved, ReserveReply, Storm
 from dragoman.store.redis import Redis
-from dragoman.store.reservations import Reservations, Reserved, ReserveReply
-from dragoman.store.storm import CoolDowns, Storm
-from dragoman.store.turns import Turns
 from support.redis_servers import Connect
 from support.waiting import wait_until
 

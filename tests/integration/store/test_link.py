@@ -13,8 +13,8 @@ import pytest
 
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
 from dragoman.store.keys import Keys
+from dragoman.store.nodes import RESERVE_SLOT
 from dragoman.store.redis import Redis, SingleRedis, connect
-from dragoman.store.reservations import RESERVE_SLOT
 from dragoman.store.script import ALL
 from support.redis_servers import OK, RedisAt, connected, own, scripted_redis
 from support.waiting import wait_until

@@ -5,9 +5,9 @@ import asyncio
 import msgspec
 import pytest
 
+from dragoman.store.instances import Owners
 from dragoman.store.keys import Keys
 from dragoman.store.nodes import MARK_NODE_SEEN, VERSION, Nodes, Snapshot
-from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
 from support.redis_servers import Connect
 

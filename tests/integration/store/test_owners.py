@@ -2,8 +2,8 @@
 
 import pytest
 
+from dragoman.store.instances import EPOCH_TTL_MS, NodeIdTaken, Owners
 from dragoman.store.keys import Keys
-from dragoman.store.owners import EPOCH_TTL_MS, NodeIdTaken, Owners
 from dragoman.store.redis import Redis
 
 TTL_MS = 45_000

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
 from dragoman.store.keys import Keys
+from dragoman.store.nodes import RESERVE_SLOT
 from dragoman.store.redis import Dedicated, Redis, SingleRedis, Subscriber
-from dragoman.store.reservations import RESERVE_SLOT
 from support.redis_servers import Connect, RedisAt, connected, own
 from support.waiting import wait_until
 

@@ -1,8 +1,8 @@
 """Wrong codes and persistent rooms, counted for all instances together."""
 
+from dragoman.store.attempts import DAY_MS, WRONG_CODES_PER_MINUTE, RoomAttempts
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
-from dragoman.store.rooms.attempts import DAY_MS, WRONG_CODES_PER_MINUTE, RoomAttempts
 
 
 async def test_wrong_codes_of_an_address_count_across_instances(redis: Redis, prefix: str) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from dragoman.store.errors import Refused
 from dragoman.store.keys import Keys
+from dragoman.store.nodes import RESERVE_SLOT
 from dragoman.store.redis import Redis
-from dragoman.store.reservations import RESERVE_SLOT
 from dragoman.store.script import Script
 
 ECHO = Script(

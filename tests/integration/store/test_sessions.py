@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.store.instances import Owners
 from dragoman.store.keys import Keys
-from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis
 from dragoman.store.sessions import ResumableSessions, Resumed
 from support.redis_servers import Connect

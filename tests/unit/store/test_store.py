@@ -15,16 +15,14 @@ from dragoman.store.chat.shards import Shards, StreamNames
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
 from dragoman.store.inbox import InboxCounts, InboxEntry, Inboxes, InboxSettings
-from dragoman.store.instances import Instances, Presence
+from dragoman.store.instances import Instances, Owners, Presence
 from dragoman.store.interface import SLICE, in_slices
 from dragoman.store.jobs import Binding, Jobs
 from dragoman.store.keys import Keys
 from dragoman.store.link import Address, ErrorReply, refusal
-from dragoman.store.nodes import VERSION, Snapshot, parse_snapshot
+from dragoman.store.nodes import VERSION, Reserved, ReserveReply, Snapshot, parse_snapshot
 from dragoman.store.ops import BOUNDS_S, Ops
-from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis, slot_of
-from dragoman.store.reservations import Reserved, ReserveReply
 from support.tables import for_each
 
 

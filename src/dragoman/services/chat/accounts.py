@@ -23,7 +23,7 @@ from dragoman.domain.limits.rates import RatePerKey
 from dragoman.protocol.chat import Reason
 from dragoman.protocol.chat_http import Code, LoginData, RefreshData, VerifyData
 from dragoman.services.chat.credentials import UNKNOWN_USER_HASH, Access, BadToken, Hashing, Overloaded, Tokens
-from dragoman.store.chat.logins import LoginVerdict
+from dragoman.store.attempts import LoginVerdict
 from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)

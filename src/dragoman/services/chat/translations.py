@@ -30,7 +30,7 @@ from dragoman.services.chat.local_users import ChatUser
 from dragoman.services.loops import Tasks, retry
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.text_jobs import TextJobs, TextRequest
-from dragoman.store.chat.translating import Translating
+from dragoman.store.chat.users import Translating
 from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)

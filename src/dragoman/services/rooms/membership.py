@@ -25,7 +25,7 @@ from dragoman.services.rooms.settings import RoomSettings
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.session import Session
-from dragoman.store.rooms.attempts import WRONG_CODES_PER_MINUTE, RoomAttempts
+from dragoman.store.attempts import WRONG_CODES_PER_MINUTE, RoomAttempts
 from dragoman.store.rooms.rooms import Changed, Closed, Joined, Left, Refusal, Rooms, Updated
 
 CODE_TRIES = 20

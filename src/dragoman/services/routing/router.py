@@ -30,10 +30,9 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.routing.handlers import Handlers
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import Inboxes, PushReply
-from dragoman.store.instances import channel_of
+from dragoman.store.instances import Owners, channel_of
 from dragoman.store.jobs import Jobs
 from dragoman.store.keys import Keys
-from dragoman.store.owners import Owners
 from dragoman.store.redis import Redis, Subscriber
 
 FULL_INBOX_TIMEOUT_S = 2.0

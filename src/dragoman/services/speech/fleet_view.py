@@ -29,8 +29,7 @@ from dragoman.protocol.peer import (
 )
 from dragoman.services.loops import resolve
 from dragoman.services.metrics import Metrics
-from dragoman.store.nodes import Nodes, Snapshot, parse_snapshot
-from dragoman.store.storm import CoolDowns, Storm
+from dragoman.store.nodes import CoolDowns, Nodes, Snapshot, Storm, parse_snapshot
 
 log = structlog.get_logger(__name__)
 

@@ -24,7 +24,7 @@ from dragoman.services.routing.router import NoRoom, Router
 from dragoman.services.sockets import Socket
 from dragoman.store.errors import RedisAway, StoreError
 from dragoman.store.inbox import PushReply
-from dragoman.store.owners import Owners
+from dragoman.store.instances import Owners
 
 log = structlog.get_logger(__name__)
 

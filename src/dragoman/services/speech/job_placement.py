@@ -30,8 +30,8 @@ from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.placer import Placer, Reservation
 from dragoman.store.errors import RedisAway, StoreError
 from dragoman.store.jobs import LOCK_MS, Binding
+from dragoman.store.nodes import ReleaseReply
 from dragoman.store.redis import Kept
-from dragoman.store.reservations import ReleaseReply
 
 log = structlog.get_logger(__name__)
 

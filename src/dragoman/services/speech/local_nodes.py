@@ -35,8 +35,8 @@ from dragoman.services.routing.router import Announcer, Router
 from dragoman.services.sockets import Socket
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import PushReply
+from dragoman.store.instances import Owners, Standing
 from dragoman.store.nodes import Nodes, Snapshot
-from dragoman.store.owners import Owners, Standing
 
 log = structlog.get_logger(__name__)
 

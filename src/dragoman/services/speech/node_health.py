@@ -22,7 +22,7 @@ from dragoman.services.routing.router import Announcer
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.store.errors import StoreError
-from dragoman.store.storm import Storm
+from dragoman.store.nodes import Storm
 
 log = structlog.get_logger(__name__)
 

@@ -31,7 +31,7 @@ from dragoman.services.speech.messages import NO_FRAME
 from dragoman.services.speech.remote_listener import SessionResults
 from dragoman.store.inbox import PushReply
 from dragoman.store.jobs import Jobs
-from dragoman.store.reservations import ReleaseReply, Reservations
+from dragoman.store.nodes import ReleaseReply, Reservations
 
 log = structlog.get_logger(__name__)
 

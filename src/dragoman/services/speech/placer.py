@@ -18,10 +18,9 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Announcer
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.store.errors import StoreError
-from dragoman.store.jobs import Jobs
-from dragoman.store.owners import Owners
-from dragoman.store.reservations import ReleaseReply, Reservations, Reserved, ReserveReply
-from dragoman.store.turns import Turns
+from dragoman.store.instances import Owners
+from dragoman.store.jobs import Jobs, Turns
+from dragoman.store.nodes import ReleaseReply, Reservations, Reserved, ReserveReply
 
 
 @dataclass(frozen=True, slots=True)

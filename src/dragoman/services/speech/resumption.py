@@ -37,9 +37,8 @@ from dragoman.services.speech.sessions import Sessions
 from dragoman.store.errors import StoreError
 from dragoman.store.instances import Instances
 from dragoman.store.interface import in_slices
-from dragoman.store.jobs import Jobs
+from dragoman.store.jobs import Jobs, Turns
 from dragoman.store.sessions import ResumableSessions, Resumed, audio_of, open_of
-from dragoman.store.turns import Turns
 
 log = structlog.get_logger(__name__)
 

@@ -38,10 +38,10 @@ from dragoman.services.speech.session import Session, SessionSettings, SessionSt
 from dragoman.services.speech.session_input import finds_speech
 from dragoman.services.speech.turn_queue import SessionTurns
 from dragoman.store.errors import StoreError
+from dragoman.store.instances import Owners
 from dragoman.store.interface import in_slices
-from dragoman.store.owners import Owners
+from dragoman.store.jobs import Turns
 from dragoman.store.sessions import ResumableSessions
-from dragoman.store.turns import Turns
 
 log = structlog.get_logger(__name__)
 

@@ -5,7 +5,7 @@ import asyncio
 from dragoman.domain.turn import Turn
 from dragoman.services.loops import Tasks, resolve, retry
 from dragoman.services.speech.room_speech import RoomTurn
-from dragoman.store.turns import Turns
+from dragoman.store.jobs import Turns
 
 
 class TurnQueue:

@@ -22,9 +22,8 @@ import structlog
 
 from dragoman.domain.lease import SelfLease
 from dragoman.services.metrics import Metrics
-from dragoman.store.instances import Instances, Presence
+from dragoman.store.instances import Instances, Owners, Presence
 from dragoman.store.nodes import Nodes
-from dragoman.store.owners import Owners
 
 log = structlog.get_logger(__name__)
 

@@ -23,11 +23,9 @@ from dragoman.services.routing.router import Announcer
 from dragoman.services.upkeep.presence import TakeoverResult
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import InboxEntry, Inboxes
-from dragoman.store.instances import LOST, MARK, Instances
-from dragoman.store.jobs import Jobs
+from dragoman.store.instances import LOST, MARK, Instances, Owners
+from dragoman.store.jobs import Jobs, Turns
 from dragoman.store.nodes import Nodes
-from dragoman.store.owners import Owners
-from dragoman.store.turns import Turns
 
 log = structlog.get_logger(__name__)
 

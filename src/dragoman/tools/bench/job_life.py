@@ -24,8 +24,8 @@ from dragoman.services.speech.job_request import JobRequest
 from dragoman.store.inbox import PushReply
 from dragoman.store.jobs import Binding, Jobs
 from dragoman.store.keys import Keys
+from dragoman.store.nodes import ReleaseReply, Reservations
 from dragoman.store.redis import Redis
-from dragoman.store.reservations import ReleaseReply, Reservations
 from dragoman.tools.bench.environment import configured
 from dragoman.tools.bench.measure import Going
 from dragoman.tools.bench.speech_load import NodeLoad, SpeechLoad

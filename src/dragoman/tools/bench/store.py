@@ -26,8 +26,8 @@ from dragoman.store.errors import StoreError
 from dragoman.store.instances import RENEW_IF_EQUAL
 from dragoman.store.keys import Keys
 from dragoman.store.link import Address
+from dragoman.store.nodes import RELEASE_SLOT, RESERVE_SLOT
 from dragoman.store.redis import Redis, connect
-from dragoman.store.reservations import RELEASE_SLOT, RESERVE_SLOT
 from dragoman.tools.bench.environment import Mode, Servers, running
 from dragoman.tools.bench.job_life import NODES, RESERVATION_TTL_MS, SLOTS, JobLife, live, round_trips
 from dragoman.tools.bench.measure import Body, Case, Findings, Going, Quantities, drive, in_turns, latency, ping

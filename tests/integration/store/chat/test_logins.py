@@ -1,6 +1,6 @@
 """Tries to log in, counted across instances."""
 
-from dragoman.store.chat.logins import REMEMBERED_MS, Invites, Logins, LoginVerdict
+from dragoman.store.attempts import REMEMBERED_MS, Invites, Logins, LoginVerdict
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 

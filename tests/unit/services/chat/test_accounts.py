@@ -14,7 +14,7 @@ from dragoman.protocol.chat_http import Code, LoginData
 from dragoman.services.chat import credentials as module
 from dragoman.services.chat.accounts import Accounts, Denied
 from dragoman.services.chat.credentials import Access, Tokens
-from dragoman.store.chat.logins import LoginVerdict
+from dragoman.store.attempts import LoginVerdict
 from dragoman.store.errors import RedisAway
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes"
