@@ -15,8 +15,8 @@ from typing import Any, TypeVar, cast
 
 from dragoman.archive import Archive, BadRow, NewMessage, SaveOutcome
 from dragoman.domain.chat.switches import Switches
+from dragoman.services.chat.acceptance import PushedMessages
 from dragoman.services.chat.delivery import Delivery, SenderNotice
-from dragoman.services.chat.early_push import PushedMessages
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.one_phase import Refusals
 from dragoman.services.chat.receipts import Receipts

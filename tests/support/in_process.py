@@ -17,8 +17,7 @@ import pytest
 
 from dragoman.domain.job import Outcome, State
 from dragoman.domain.job_signals import End, PlacementResult
-from dragoman.domain.placement import NoNode
-from dragoman.domain.turn import Turn
+from dragoman.domain.placement import NoNode, Turn
 from dragoman.instance.instance import Instance
 from dragoman.protocol import ids
 from dragoman.protocol.audio import SILENCE_PACKET, encode_base64, opus_run
@@ -42,11 +41,10 @@ from dragoman.protocol.node import (
 )
 from dragoman.protocol.session import Pipeline
 from dragoman.services.speech.job_placement import JobPlacement
-from dragoman.services.speech.job_request import JobRequest
+from dragoman.services.speech.job_request import JobRequest, TurnQueue
 from dragoman.services.speech.local_nodes import LocalNode
 from dragoman.services.speech.messages import needs_of
 from dragoman.services.speech.text_jobs import TextRequest
-from dragoman.services.speech.turn_queue import TurnQueue
 from support.cluster import config
 from support.redis_servers import RedisAt
 from support.waiting import wait_until

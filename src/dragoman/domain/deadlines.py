@@ -4,7 +4,7 @@ Three deadlines: the node has not acknowledged the job (only nodes that acknowle
 long, the job takes too long. The first two may lead to another attempt; the third ends the job.
 
 How long an attempt may take depends on its node: a small GPU may need 20 s for 4 s of audio. `attempt_limit_ms` allows
-three times what the node recently needed for as much audio (see `track_record`), and 2 s; at least
+three times what the node recently needed for as much audio (see `storm`), and 2 s; at least
 `attempt_timeout_ms`, at most 0.6 of the job's time, so that another attempt is possible. An attempt of a text job gets
 half of the time that its job has left.
 

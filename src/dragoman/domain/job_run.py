@@ -20,11 +20,34 @@ from math import inf
 from typing import assert_never
 
 from dragoman.domain import job_signals as signals
-from dragoman.domain import job_steps as steps
 from dragoman.domain.deadlines import AckTimeout, AttemptTimeout, DeadlineSettings, JobClock, JobTimeout, SlotTimeout
 from dragoman.domain.job import Event, Outcome
-from dragoman.domain.job_signals import EMPTY_REASONS, BareSignal, End, Progress, Signal, belongs_to, end_by
-from dragoman.domain.job_steps import BareStep, Step, Steps
+from dragoman.domain.job_signals import (
+    EMPTY_REASONS,
+    BareSignal,
+    BareStep,
+    CancelAtNode,
+    CheckRetry,
+    End,
+    EndAttempt,
+    FindAnother,
+    Finish,
+    FinishUnrecorded,
+    ForwardPartial,
+    ModelMissing,
+    NodeFailed,
+    NodeWorked,
+    NoteProgress,
+    Progress,
+    Reassign,
+    Send,
+    Signal,
+    Step,
+    Steps,
+    WaitForNode,
+    belongs_to,
+    end_by,
+)
 from dragoman.domain.placement import Assign, Wait
 from dragoman.domain.pool import AUTO
 from dragoman.protocol.codec import is_final, reason_of
@@ -98,19 +121,19 @@ class JobRun:
                 return (BareStep.NOTIFY_SENT,)
             case Assign():
                 self.node_id, self.epoch, self._progress, self._node_back_by = signal.node_id, signal.epoch, None, None
-                return (steps.Send(signal),)
+                return (Send(signal),)
             case signals.ReadyToPlace(begun):
                 if self.cancelled is not None and not begun:
-                    return (steps.FinishUnrecorded(End(Outcome.CANCELLED, self.cancelled)),)
+                    return (FinishUnrecorded(End(Outcome.CANCELLED, self.cancelled)),)
                 return (BareStep.PLACE,)
             case Wait():
                 return self._no_node_found(signal, now)
             case signals.Duplicate(job_id):
                 end = End(Outcome.CANCELLED, "DUPLICATE_REQUEST", f"answered by job {job_id}")
-                return (steps.FinishUnrecorded(end),)
+                return (FinishUnrecorded(end),)
             case BareSignal.DECLARED_DEAD:
                 end = End(Outcome.FAILED, ErrorCode.INSTANCE_LOST, "its instance was declared dead")
-                return (steps.FinishUnrecorded(end),)
+                return (FinishUnrecorded(end),)
             case BareSignal.STORE_UNAVAILABLE:
                 return self._give_up(ErrorCode.SCHEDULER_DEPENDENCY_DOWN, "Redis is unavailable", until=now)
             case BareSignal.DRIVER_FAILED:
@@ -152,7 +175,7 @@ class JobRun:
         if message.node_id != self.node_id:
             return ()
         if isinstance(message, NodePartial):
-            return (*self._progress_to(Event.START, now), steps.ForwardPartial(message))
+            return (*self._progress_to(Event.START, now), ForwardPartial(message))
         if message.attempt_id != self.attempt:
             return ()
         return self._progress_to(Event.ACK if isinstance(message, JobAck) else Event.START, now)
@@ -166,7 +189,7 @@ class JobRun:
             self.clock.acked()
             if self._sent_at is not None:
                 self._ack_ms = round((now - self._sent_at) * 1000, 1)
-        return (steps.NoteProgress(event, before is None),)
+        return (NoteProgress(event, before is None),)
 
     def _answered(self, answer: signals.Answered, now: float) -> Steps:
         result = answer.result
@@ -174,9 +197,9 @@ class JobRun:
             return (BareStep.DROP_STALE,)
         end = end_by(result, self.node_id, self._ack_ms, is_text=self._assignment.text is not None)
         if result.success:
-            node: Step = steps.NodeWorked(self.clock.work_s(now))
+            node: Step = NodeWorked(self.clock.work_s(now))
         elif result.error is not None and result.error.code == ErrorCode.MODEL_NOT_AVAILABLE:
-            node = steps.ModelMissing(result.error)
+            node = ModelMissing(result.error)
             if self.clock.may_retry(now):
                 return (
                     BareStep.RESULT_RECEIVED,
@@ -184,9 +207,9 @@ class JobRun:
                     *self._end_attempt("model_not_available", ErrorCode.MODEL_NOT_AVAILABLE, now),
                 )
         else:
-            node = steps.NodeFailed()
+            node = NodeFailed()
         if reason := self._reason_to_retry(answer, now):
-            return BareStep.RESULT_RECEIVED, node, steps.CheckRetry(end, reason)
+            return BareStep.RESULT_RECEIVED, node, CheckRetry(end, reason)
         return BareStep.RESULT_RECEIVED, node, self._finish(Event.RESULT, end, answered=result.success)
 
     def _reason_to_retry(self, answer: signals.Answered, now: float) -> str:
@@ -214,7 +237,7 @@ class JobRun:
             return ()
         if lost.grace_s:
             self._node_back_by = now + lost.grace_s
-            return (steps.WaitForNode(self.attempt, self._node_back_by),)
+            return (WaitForNode(self.attempt, self._node_back_by),)
         return self._move_to_another(lost.reason, now, undelivered=not lost.delivered)
 
     def _nothing_kept(self) -> Steps:
@@ -230,16 +253,16 @@ class JobRun:
             case None:
                 return ()
             case AckTimeout():
-                return (steps.NodeFailed(), *self._end_attempt("ack_timeout", ErrorCode.JOB_TIMEOUT, now, cancel=True))
+                return (NodeFailed(), *self._end_attempt("ack_timeout", ErrorCode.JOB_TIMEOUT, now, cancel=True))
             case AttemptTimeout():
                 # It would have taken longer still: the next attempt there gets more time.
-                failed = steps.NodeFailed(self.clock.work_s(now))
+                failed = NodeFailed(self.clock.work_s(now))
                 return (failed, *self._end_attempt("attempt_timeout", ErrorCode.JOB_TIMEOUT, now, cancel=True))
             case SlotTimeout():
                 return (BareStep.RELEASE_SLOT,)
             case JobTimeout():
                 end = End(Outcome.EXPIRED, ErrorCode.JOB_TIMEOUT, "the job took too long")
-                return steps.CancelAtNode("timeout"), self._finish(Event.EXPIRE, end)
+                return CancelAtNode("timeout"), self._finish(Event.EXPIRE, end)
             case missed:
                 assert_never(missed)
 
@@ -259,19 +282,19 @@ class JobRun:
         failed: bool = False,
     ) -> Steps:
         """Try another node, if there is time, and an attempt left unless this one never reached its node."""
-        clock, ended = self.clock, steps.EndAttempt(reason, cancel)
+        clock, ended = self.clock, EndAttempt(reason, cancel)
         self._node_back_by = None
         if clock.parked or not (clock.may_retry(now) or (undelivered and now < clock.job_deadline)):
             return (ended, *self._give_up(code, f"given up after {clock.attempt} attempts: {reason}"))
         self._move_code, self._excluded = code, frozenset((self.node_id,) if undelivered else ())
-        return ended, steps.Reassign(clock.attempt, reason, failed)
+        return ended, Reassign(clock.attempt, reason, failed)
 
     def _find_another(self, now: float) -> Steps:
         self.clock.reassigned()
         self.node_id = ""
         if self.cancelled is not None:
             return BareStep.NOTIFY_MOVED, self._cancelled_end(self.cancelled)
-        return BareStep.NOTIFY_MOVED, steps.FindAnother(self.attempt, self._excluded, self.clock.job_deadline)
+        return BareStep.NOTIFY_MOVED, FindAnother(self.attempt, self._excluded, self.clock.job_deadline)
 
     def _no_node_found(self, found: Wait, now: float) -> Steps:
         """The first placement's receipt is recorded with the job, that of a later one with its end."""
@@ -291,21 +314,21 @@ class JobRun:
         # A node merges parked audio into the next job of the turn: it must keep that of a skipped utterance.
         if reason == CancelReason.SKIPPED and self.clock.parked:
             return (self._cancelled_end(reason),)
-        return steps.CancelAtNode(reason), self._cancelled_end(reason)
+        return CancelAtNode(reason), self._cancelled_end(reason)
 
-    def _cancelled_end(self, reason: str) -> steps.Finish:
+    def _cancelled_end(self, reason: str) -> Finish:
         return self._finish(Event.CANCEL, End(Outcome.CANCELLED, reason))
 
     def _give_up(self, code: str, why: str, until: float = inf) -> Steps:
         return (self._finish(Event.GIVE_UP, End(Outcome.FAILED, code, why), until=until),)
 
-    def _finish(self, event: Event, end: End, *, until: float = inf, answered: bool = False) -> steps.Finish:
+    def _finish(self, event: Event, end: End, *, until: float = inf, answered: bool = False) -> Finish:
         """Text without translation is better than a retry that failed."""
         first = self._first_end
         if first is not None and first.outcome is Outcome.OK and end.outcome in _WORSE_THAN_UNTRANSLATED:
             end = first
         by_node = event is Event.RESULT
-        return steps.Finish(
+        return Finish(
             event,
             end,
             self.attempt if by_node else None,

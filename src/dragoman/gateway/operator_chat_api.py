@@ -30,8 +30,8 @@ from dragoman.gateway.operator_api import Auditor
 from dragoman.protocol.chat import MAX_ID
 from dragoman.services.chat.accounts import Accounts, Denied
 from dragoman.services.chat.credentials import Overloaded
-from dragoman.services.chat.erasure import Erasure
 from dragoman.services.chat.feature_switches import FeatureSwitches
+from dragoman.services.chat.removal import Erasure
 from dragoman.services.chat.report import ChatReport
 from dragoman.services.operations import NotThere
 from dragoman.services.revocations import RevocationService

@@ -31,8 +31,7 @@ from dragoman.protocol.codes import RoomEnd, RoomErrorCode
 from dragoman.protocol.fields import Id, Lang, Name
 from dragoman.protocol.rooms import Terms
 from dragoman.services.report import RoomListings
-from dragoman.services.rooms.membership import RoomMembership, RoomRefused, clean_name
-from dragoman.services.rooms.settings import RoomSettings, settings_of
+from dragoman.services.rooms.membership import RoomMembership, RoomRefused, RoomSettings, clean_name, settings_of
 from dragoman.store.rooms.rooms import RoomInfo, Rooms
 
 log = structlog.get_logger(__name__)

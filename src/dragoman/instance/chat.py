@@ -22,23 +22,21 @@ from dragoman.instance.chat_settings import chat_tokens, stream_names, word_filt
 from dragoman.instance.redis_check import CannotStart
 from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import ChatKick, ChatNotices, ChatOwnerCheck, ChatPush, ChatResend, UserNotice
-from dragoman.services.chat.acceptance import Acceptance
+from dragoman.services.chat.acceptance import Acceptance, EarlyPush, PushedMessages
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.admission import Admission
 from dragoman.services.chat.delivery import Delivery, SenderNotice
-from dragoman.services.chat.early_push import EarlyPush, PushedMessages
 from dragoman.services.chat.feature_switches import POLL_S, FeatureSwitches, PathChooser
 from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
 from dragoman.services.chat.one_phase import OnePhase, Refusals
 from dragoman.services.chat.outbound import MessageMaker, Outbound, Verify
-from dragoman.services.chat.receipts import Receipts
+from dragoman.services.chat.receipts import Receipts, Resender, UndeliveredLookup
+from dragoman.services.chat.removal import RETENTION_S, Retention
 from dragoman.services.chat.report import ChatReport, Perf
-from dragoman.services.chat.retention import RETENTION_S, Retention
 from dragoman.services.chat.save_stage import SaveStage
 from dragoman.services.chat.shard_assigner import ShardAssigner
 from dragoman.services.chat.translations import Translations, TranslationSettings
-from dragoman.services.chat.undelivered import Resender, UndeliveredLookup
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Announcer

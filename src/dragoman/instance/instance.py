@@ -20,7 +20,7 @@ from dragoman.instance.process import machine, start_ticks
 from dragoman.instance.redis_check import CannotStart, check_redis, connected, unsafe
 from dragoman.instance.services import Services, Stores
 from dragoman.protocol.codes import Close
-from dragoman.services.routing.handlers import NoHandler
+from dragoman.services.routing.router import NoHandler
 from dragoman.services.upkeep.presence import AlreadyRunning
 from dragoman.store.errors import StoreError
 from dragoman.store.instances import Presence

@@ -8,15 +8,13 @@ from dragoman.domain.limits.rates import RatePerKey
 from dragoman.protocol.peer import RoomChanged, RoomEnded, RoomEntries, RoomMemberRemoved, RoomPartial, RoomSignal
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
-from dragoman.services.rooms.captions import Captions
 from dragoman.services.rooms.commands import RoomCommands
 from dragoman.services.rooms.local_rooms import LocalRooms
 from dragoman.services.rooms.membership import RoomMembership
-from dragoman.services.rooms.room_log import RoomLog
+from dragoman.services.rooms.room_log import Captions, RoomLog
 from dragoman.services.rooms.speakers import RoomSpeakers
 from dragoman.services.rooms.upkeep import DUE_S, POLL_S, RENEW_S, RoomUpkeep
-from dragoman.services.routing.handlers import Handlers, drop
-from dragoman.services.routing.router import Router
+from dragoman.services.routing.router import Handlers, Router, drop
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.text_jobs import TextJobs
 from dragoman.store.attempts import RoomAttempts

@@ -59,9 +59,8 @@ from dragoman.services.operations import AllDeadLetters, Operations
 from dragoman.services.report import Listings, Report
 from dragoman.services.revocations import POLL_S, RevocationService
 from dragoman.services.rooms.room_log import RoomLog
-from dragoman.services.routing.handlers import INBOX_KINDS, Handlers, drop, drop_silently
 from dragoman.services.routing.inbox_reader import InboxReader, Reclaimer
-from dragoman.services.routing.router import Announcer, Router
+from dragoman.services.routing.router import INBOX_KINDS, Announcer, Handlers, Router, drop, drop_silently
 from dragoman.services.speech.dispatcher import Dispatcher
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.job_records import JobMetrics, JobRecords
@@ -70,7 +69,7 @@ from dragoman.services.speech.node_health import NodeHealth
 from dragoman.services.speech.orphans import Orphans
 from dragoman.services.speech.placer import Placer, PlacerSettings
 from dragoman.services.speech.previews import NodePreviews, Previews
-from dragoman.services.speech.remote_listener import SessionResults
+from dragoman.services.speech.remote import SessionResults
 from dragoman.services.speech.resumption import Resumption
 from dragoman.services.speech.session import SessionSettings
 from dragoman.services.speech.sessions import Sessions

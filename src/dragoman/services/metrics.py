@@ -1,11 +1,150 @@
 """The metrics of an instance, by their exposed names.
 
 Names of the original systems are kept; all others start with `dragoman_`, in base units.
+
+Counters, gauges and histograms are plain numbers; the exposition format is produced on request. The same calls as the
+metrics library's own (`inc`, `set`, `observe`, `labels`) at a tenth of the cost: no lock, because there is one event
+loop, and no loop over the buckets.
 """
 
-from prometheus_client import CollectorRegistry
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
 
-from dragoman.services.metric_types import MetricSet
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from dragoman.domain.history import quantile_ms
+
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+
+class Value:
+    """A counter's or gauge's value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, by: float = 1.0) -> None:
+        self.value += by
+
+    def set(self, value: float) -> None:
+        self.value = value
+
+
+class Histogram:
+    """A histogram's buckets."""
+
+    __slots__ = ("_bounds", "buckets", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self.buckets = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.total += value
+        self.buckets[bisect_left(self._bounds, value)] += 1
+
+    def quantile(self, share: float) -> float | None:
+        """In milliseconds: the upper bound of the bucket that holds it; None before the first observation."""
+        return quantile_ms(self.buckets, self._bounds, share)
+
+    def merged(self, others: Iterable[Sequence[int]]) -> "Histogram":
+        """With the buckets of others. Buckets with other bounds, from another release, are left out."""
+        whole = Histogram(self._bounds)
+        same = [buckets for buckets in others if len(buckets) == len(self.buckets)]
+        whole.buckets = [sum(counts) for counts in zip(self.buckets, *same, strict=True)]
+        return whole
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        running, rows = 0, []
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self.buckets, strict=True):
+            running += count
+            rows.append((bound, float(running)))
+        return rows
+
+
+Child = TypeVar("Child", Value, Histogram)
+
+
+class Labelled(Generic[Child]):
+    """One child for each combination of label values. Code on a hot path keeps the child."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.children: dict[tuple[str, ...], Child] = {}
+
+    def new(self) -> Child:
+        raise TypeError("a kind of metric makes its own children")
+
+    def labels(self, *values: str) -> Child:
+        child = self.children.get(values)
+        if child is None:
+            child = self.children[tuple(map(str, values))] = self.new()
+        return child
+
+
+class Values(Labelled[Value]):
+    def new(self) -> Value:
+        return Value()
+
+
+class Histograms(Labelled[Histogram]):
+    def __init__(self, names: Sequence[str], bounds: Sequence[float]) -> None:
+        super().__init__(names)
+        self._bounds = bounds
+
+    def new(self) -> Histogram:
+        return Histogram(self._bounds)
+
+
+class MetricSet(Collector):
+    """All metrics of an instance, for the registry. All histograms have the buckets `bounds`."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._rows: list[tuple[str, str, type[Family], Values | Histograms]] = []
+
+    def counter(self, name: str, help: str) -> Value:
+        return self.counters(name, help, ()).labels()
+
+    def counters(self, name: str, help: str, labels: Sequence[str]) -> Values:
+        return self._add(name.removesuffix("_total"), help, CounterMetricFamily, Values(labels))
+
+    def gauge(self, name: str, help: str) -> Value:
+        return self.gauges(name, help, ()).labels()
+
+    def gauges(self, name: str, help: str, labels: Sequence[str]) -> Values:
+        return self._add(name, help, GaugeMetricFamily, Values(labels))
+
+    def histogram(self, name: str, help: str) -> Histogram:
+        return self.histograms(name, help, ()).labels()
+
+    def histograms(self, name: str, help: str, labels: Sequence[str]) -> Histograms:
+        return self._add(name, help, HistogramMetricFamily, Histograms(labels, self._bounds))
+
+    Kind = TypeVar("Kind", Values, Histograms)
+
+    def _add(self, name: str, help: str, family: type[Family], metric: Kind) -> Kind:
+        self._rows.append((name, help, family, metric))
+        return metric
+
+    def collect(self) -> Iterator[Family]:
+        for name, help, family, metric in self._rows:
+            made = family(name, help, labels=list(metric.names))
+            for values, child in list(metric.children.items()):
+                if isinstance(made, HistogramMetricFamily):
+                    assert isinstance(child, Histogram)
+                    made.add_metric(list(values), child.cumulative(), child.total)
+                else:
+                    assert isinstance(child, Value)
+                    made.add_metric(list(values), child.value)
+            yield made
+
 
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -17,6 +156,14 @@ class Metrics:
         self.registry = CollectorRegistry()
         make = MetricSet(BUCKETS_S)
         self.registry.register(make)
+        self._routing(make)
+        self._jobs(make)
+        self._rooms(make)
+        self._sessions(make)
+        self._nodes_and_process(make)
+        self._chat(make)
+
+    def _routing(self, make: MetricSet) -> None:
         self.inbox_pending = make.gauge(
             "scheduler_phase2_inbox_pending", "Entries in this inbox: pending (read, not done) and unread"
         )
@@ -33,6 +180,8 @@ class Metrics:
             "dragoman_lease_parked_total", "Frames and timers that waited until this instance had its lease again"
         )
         self.lease_lost = make.counter("dragoman_lease_lost_total", "Times this instance was declared dead")
+
+    def _jobs(self, make: MetricSet) -> None:
         self.jobs = make.counters("dragoman_jobs_total", "Ended jobs by outcome and error code", ["outcome", "code"])
         self.driven = make.gauge("dragoman_jobs_driven", "Jobs that this instance drives now")
         self.failovers = make.counters(
@@ -56,6 +205,8 @@ class Metrics:
             "Utterances by end: sent, backfilled, empty, failed, skipped; dropped results: late, duplicate, ahead",
             ["state"],
         )
+
+    def _rooms(self, make: MetricSet) -> None:
         self.rooms = make.gauge("dragoman_rooms", "Rooms that have members on this instance")
         self.room_members = make.gauge("dragoman_room_members", "Members of rooms on this instance")
         self.room_captions = make.counter("dragoman_room_captions_total", "Captions that this instance appended")
@@ -80,6 +231,8 @@ class Metrics:
             ["entries"],
         )
         self.room_refused = make.counters("dragoman_room_refused_total", "Refused room commands", ["reason"])
+
+    def _sessions(self, make: MetricSet) -> None:
         self.withheld = make.counter("dragoman_quiet_finals_total", "Finals without speech, which made no job")
         self.sessions = make.gauge("dragoman_sessions", "Open sessions")
         self.detached = make.gauge(
@@ -105,6 +258,8 @@ class Metrics:
         self.preview_first = make.histogram(
             "dragoman_preview_first_partial_seconds", "From the beginning of an utterance to its first words"
         )
+
+    def _nodes_and_process(self, make: MetricSet) -> None:
         self.nodes = make.gauge("dragoman_nodes", "Nodes connected to this instance")
         self.fleet = make.gauge("dragoman_fleet_nodes", "Nodes of the cluster that this instance knows")
         self.loop_lag = make.histogram("dragoman_loop_lag_seconds", "Delay of the event loop")
@@ -120,7 +275,6 @@ class Metrics:
             ["stage"],
         )
         self.durability = make.gauges("dragoman_durability", "1 for the durability class of this Redis", ["class"])
-        self._chat(make)
 
     def _chat(self, make: MetricSet) -> None:
         self.chat_users = make.gauge("dragoman_chat_users", "Chat users connected to this instance")

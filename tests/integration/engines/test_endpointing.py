@@ -16,7 +16,7 @@ from dragoman.domain.endpointer import Endpointer
 from dragoman.domain.segmenter import Cut, Output, Reason, Segmenter, SegmenterSettings, TurnEnded
 from dragoman.engines import Sound
 from dragoman.protocol.audio import pcm16_rms
-from dragoman.services.speech.voice_detector import VoiceDetector
+from dragoman.services.speech.session_input import VoiceDetector
 from support.engines import needs_espeak, needs_wheels
 
 pytestmark = [needs_espeak, needs_wheels]

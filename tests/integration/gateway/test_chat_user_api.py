@@ -23,7 +23,7 @@ from dragoman.gateway.http_application import application
 from dragoman.gateway.operator_api import Auditor, HttpContext
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.credentials import Tokens
-from dragoman.services.metric_types import Value
+from dragoman.services.metrics import Value
 from dragoman.store.errors import RedisAway
 from support.waiting import Enter
 

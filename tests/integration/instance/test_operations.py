@@ -15,7 +15,7 @@ from dragoman.instance.instance import Instance
 from dragoman.instance.redis_check import CannotStart
 from dragoman.protocol.codes import Close
 from dragoman.protocol.peer import Peer
-from dragoman.services.routing.handlers import INBOX_KINDS
+from dragoman.services.routing.router import INBOX_KINDS
 from support.chat import ChatSpeaker
 from support.cluster import Speaker, config
 from support.in_process import TIMEOUT_S, InProcessInstance

@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.instance.services import Stores
 from dragoman.protocol.peer import InboxMessage, encode_peer
-from dragoman.services.routing.handlers import Handlers
+from dragoman.services.routing.router import Handlers
 from dragoman.store.errors import RedisAway
 from integration.services.members import Join, Member, jobs, said
 from support.waiting import wait_until

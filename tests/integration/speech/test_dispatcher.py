@@ -6,11 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from dragoman.domain.job import Outcome
-from dragoman.domain.placement import Assign, NoNode, Wait
-from dragoman.domain.turn import Turn
+from dragoman.domain.placement import Assign, NoNode, Turn, Wait
 from dragoman.protocol.codes import Close
 from dragoman.services.speech.job_placement import Recorded
-from dragoman.services.speech.turn_queue import TurnQueue
+from dragoman.services.speech.job_request import TurnQueue
 from support.in_process import (
     LEASE,
     TIMEOUT_S,

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from dragoman.domain.job import Outcome, State
-from dragoman.domain.turn import Turn
+from dragoman.domain.placement import Turn
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.node import JobError
-from dragoman.services.speech.job_request import JobRequest, LatestIndexes
-from dragoman.services.speech.turn_queue import TurnQueue
+from dragoman.services.speech.job_request import JobRequest, LatestIndexes, TurnQueue
 from dragoman.store.jobs import with_attempts
 from support.in_process import (
     ACKING,

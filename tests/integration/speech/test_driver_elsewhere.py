@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from dragoman.domain.job import Outcome, State
-from dragoman.domain.turn import Turn
-from dragoman.services.speech.job_request import JobRequest
-from dragoman.services.speech.turn_queue import TurnQueue
+from dragoman.domain.placement import Turn
+from dragoman.services.speech.job_request import JobRequest, TurnQueue
 from dragoman.services.upkeep.presence import TakeoverResult
 from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import PushReply

@@ -8,14 +8,12 @@ import pytest
 
 from dragoman.domain.job import Outcome, State
 from dragoman.domain.job_signals import BareSignal, Duplicate
-from dragoman.domain.placement import Assign, NoNode, Wait
-from dragoman.domain.turn import AffinityResult, Turn
+from dragoman.domain.placement import AffinityResult, Assign, NoNode, Turn, Wait
 from dragoman.protocol.peer import SlotFreed
 from dragoman.protocol.session import Pipeline
 from dragoman.services.speech.job_placement import Recorded
-from dragoman.services.speech.job_request import JobRequest
+from dragoman.services.speech.job_request import JobRequest, TurnQueue
 from dragoman.services.speech.messages import needs_of
-from dragoman.services.speech.turn_queue import TurnQueue
 from dragoman.store.errors import RedisAway
 from dragoman.store.jobs import LOCK_MS
 from dragoman.store.nodes import ReleaseReply

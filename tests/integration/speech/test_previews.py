@@ -15,7 +15,7 @@ from dragoman.node.sim import SimEngine
 from dragoman.protocol.audio import SILENCE_PACKET, opus_run
 from dragoman.protocol.peer import ToPreview, encode_peer
 from dragoman.protocol.session import SessionInit, SessionResume
-from dragoman.services.routing.handlers import drop_silently
+from dragoman.services.routing.router import drop_silently
 from dragoman.services.speech import previews
 from dragoman.services.speech.session import Session
 from integration.speech.test_session import WHO

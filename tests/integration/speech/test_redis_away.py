@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from dragoman.domain.job import Outcome, State
-from dragoman.domain.turn import Turn
+from dragoman.domain.placement import Turn
 from dragoman.embedded.binary import ServerBinary
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.protocol.codes import ErrorCode
-from dragoman.services.speech.turn_queue import TurnQueue
+from dragoman.services.speech.job_request import TurnQueue
 from support.in_process import TIMEOUT_S, InProcessInstance, OpenInstance, RecordingListener, job_request, missing_model
 from support.redis_servers import RedisAt, own
 from support.waiting import wait_until

@@ -18,7 +18,7 @@ from dragoman.protocol.codes import CancelReason
 from dragoman.protocol.errors import ProtocolError
 from dragoman.protocol.peer import JobEnded, SessionMoved
 from dragoman.protocol.session import SessionInit, SessionResume, Utterance
-from dragoman.services.routing.handlers import drop
+from dragoman.services.routing.router import drop
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import RedisAway, UnknownOutcome
 from integration.speech.test_session import OPUS, WHO

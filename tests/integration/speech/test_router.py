@@ -13,8 +13,8 @@ from dragoman.protocol.peer import Assign, Bounced, CancelJob, FromNode, JobEnde
 from dragoman.protocol.session import Backpressure
 from dragoman.services.loops import Tasks
 from dragoman.services.routing import router
-from dragoman.services.routing.handlers import drop
-from dragoman.services.speech.outbox import Outbox
+from dragoman.services.routing.router import drop
+from dragoman.services.speech.session_output import Outbox
 from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import InboxSettings
 from dragoman.store.keys import Keys

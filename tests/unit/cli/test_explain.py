@@ -4,9 +4,8 @@ import pytest
 
 from dragoman.cli.explain import BY_TURN, DROPPED, OBSTACLES, OUTCOMES, story
 from dragoman.domain.job import Outcome
-from dragoman.domain.placement import Obstacle
+from dragoman.domain.placement import AffinityResult, Obstacle
 from dragoman.domain.release import Drop
-from dragoman.domain.turn import AffinityResult
 from support.tables import for_each
 
 T = 1_794_782_977_000

@@ -12,8 +12,7 @@ from dragoman.domain.lease import SelfLease
 from dragoman.domain.pool import Pool, languages
 from dragoman.domain.reorder import IndexRefused, Reorder
 from dragoman.domain.revocation import Revocation, RevocationList, SigningKeys, name_of, token_name
-from dragoman.domain.storm import StormGuard, StormSettings, StormVerdict
-from dragoman.domain.track_record import MAX_NODES, RECENT, TrackRecord
+from dragoman.domain.storm import MAX_NODES, RECENT, StormGuard, StormSettings, StormVerdict, TrackRecord
 from support.tables import for_each
 
 BOUNDS = (0.1, 1.0)

@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.domain.chunk_marks import AudioMark
 from dragoman.domain.endpointer import LEAD_MS, START_MS, Endpointer, Frame, quietest
-from dragoman.domain.segmenter import Cut, Output, Reason, Segmenter, SegmenterSettings, Silence, TurnEnded, Withheld
+from dragoman.domain.segmenter import (
+    AudioMark,
+    Cut,
+    Output,
+    Reason,
+    Segmenter,
+    SegmenterSettings,
+    Silence,
+    TurnEnded,
+    Withheld,
+)
 from support.tables import for_each
 
 RATE, MS, FRAME_MS = 8000, 16, 20  # samples a second, bytes a millisecond

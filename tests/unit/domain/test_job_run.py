@@ -9,12 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.domain import job_signals as signals
-from dragoman.domain import job_steps as steps
 from dragoman.domain.deadlines import DeadlineSettings
 from dragoman.domain.job import Outcome
 from dragoman.domain.job_run import JobRun
-from dragoman.domain.job_signals import BareSignal, End, Signal
-from dragoman.domain.job_steps import BareStep, Step, Steps
+from dragoman.domain.job_signals import (
+    BareSignal,
+    BareStep,
+    CancelAtNode,
+    CheckRetry,
+    End,
+    EndAttempt,
+    FindAnother,
+    Finish,
+    FinishUnrecorded,
+    NoteProgress,
+    Reassign,
+    Send,
+    Signal,
+    Step,
+    Steps,
+    WaitForNode,
+)
 from dragoman.domain.placement import Assign, NoNode, Receipt, Wait
 from dragoman.protocol.codec import raw
 from dragoman.protocol.codes import CancelReason, ErrorCode
@@ -98,7 +113,7 @@ def retried(first: JobResult) -> JobRun:
     """A job whose first attempt ended with this result, on its second node."""
     run = on_node()
     *_, check = run.on(signals.Answered(first, had_later=True), 2.0)
-    assert isinstance(check, steps.CheckRetry)
+    assert isinstance(check, CheckRetry)
     run.on(signals.RetryChecked(check.end, check.reason, possible=True), 2.0)
     return after(run, BareSignal.REASSIGNED, node("n2"), signals.Sent(2.0, acks=True))
 
@@ -107,7 +122,7 @@ def waiting_for_retry() -> JobRun:
     """A job that failed at its first node and waits for the second."""
     run = on_node()
     *_, check = run.on(answered(error=BROKEN), 2.0)
-    assert isinstance(check, steps.CheckRetry)
+    assert isinstance(check, CheckRetry)
     run.on(signals.RetryChecked(check.end, check.reason, possible=True), 2.0)
     return after(run, BareSignal.REASSIGNED)
 
@@ -115,25 +130,25 @@ def waiting_for_retry() -> JobRun:
 def shown(step: Step) -> str:
     """A step as the table below writes it."""
     match step:
-        case steps.Finish(event, end):
+        case Finish(event, end):
             return f"finish {event} {end.outcome} {end.code}".rstrip()
-        case steps.FinishUnrecorded(end):
+        case FinishUnrecorded(end):
             return f"finish unrecorded {end.outcome} {end.code}"
-        case steps.NoteProgress(event, first):
+        case NoteProgress(event, first):
             return f"note {event}" + (" first" if first else "")
-        case steps.EndAttempt(reason, cancel):
+        case EndAttempt(reason, cancel):
             return f"end attempt {reason}" + (" cancel" if cancel else "")
-        case steps.CancelAtNode(reason):
+        case CancelAtNode(reason):
             return f"cancel at node {reason}"
-        case steps.Reassign(attempt, reason, failed):
+        case Reassign(attempt, reason, failed):
             return f"reassign {attempt} {reason}" + (" failed" if failed else "")
-        case steps.FindAnother(attempt, excluded):
+        case FindAnother(attempt, excluded):
             return f"find {attempt} not {'/'.join(sorted(excluded)) or 'any'}"
-        case steps.CheckRetry(_, reason):
+        case CheckRetry(_, reason):
             return f"check retry {reason}"
-        case steps.Send(choice):
+        case Send(choice):
             return f"send {choice.node_id}"
-        case steps.WaitForNode(attempt, until):
+        case WaitForNode(attempt, until):
             return f"wait for node {attempt} until {until:g}"
     return step.name if isinstance(step, BareStep) else type(step).__name__
 
@@ -385,7 +400,7 @@ def test_every_kind_of_signal_and_step_is_in_the_table() -> None:
 
 def test_failure_that_no_other_node_can_retry_has_both_reasons() -> None:
     (finish,) = waiting_for_retry().on(no_node(), 3.0)
-    assert isinstance(finish, steps.Finish)
+    assert isinstance(finish, Finish)
     assert finish.end.message == "the model is broken (no other node for this job: all full)"
     assert finish.end.receipt is not None
 
@@ -393,15 +408,15 @@ def test_failure_that_no_other_node_can_retry_has_both_reasons() -> None:
 def test_end_waits_for_redis_until_the_job_deadline_unless_redis_is_known_to_be_unavailable() -> None:
     *_, finish = on_node().on(answered(), 2.0)
     (at_once,) = on_node().on(BareSignal.STORE_UNAVAILABLE, 2.0)
-    assert isinstance(finish, steps.Finish)
-    assert isinstance(at_once, steps.Finish)
+    assert isinstance(finish, Finish)
+    assert isinstance(at_once, Finish)
     assert (finish.until, at_once.until) == (60.0, 2.0)
 
 
 def test_result_carries_the_time_to_the_acknowledgement() -> None:
     run = after(on_node(), JobAck(attempt_id=1, node_id="n1", **ABOUT), now=1.25)
     *_, finish = run.on(answered(), 2.0)
-    assert isinstance(finish, steps.Finish)
+    assert isinstance(finish, Finish)
     assert finish.end.ack_ms == 250.0
 
 
@@ -439,18 +454,18 @@ class Simulation:
                     BareSignal.DECLARED_DEAD,
                     BareSignal.STORE_UNAVAILABLE,
                 )
-            case steps.FindAnother(attempt):
+            case FindAnother(attempt):
                 assert self.run.cancelled is None, "a cancelled job gets no other node"
                 return self.pick(node(f"n{attempt}"), node("n1"), no_node(), signals.NotReassigned("changed"))
-            case steps.Send(choice):
+            case Send(choice):
                 self.sent.append((self.run.attempt, choice.node_id))
                 return self.pick(signals.Sent(self.now, self._acks), BareSignal.TOO_LARGE)
-            case steps.Reassign():
+            case Reassign():
                 assert not self.run.clock.parked, "a parked job does not move"
                 return self.pick(BareSignal.REASSIGNED, signals.NotReassigned("moved on"), BareSignal.STORE_UNAVAILABLE)
-            case steps.CheckRetry(end, reason):
+            case CheckRetry(end, reason):
                 return signals.RetryChecked(end, reason, possible=bool(self._draw(st.integers(0, 1))))
-            case steps.Finish() | steps.FinishUnrecorded():
+            case Finish() | FinishUnrecorded():
                 self.ends.append((step, cause))
         return None
 
@@ -503,7 +518,7 @@ def test_job_ends_once_whatever_happens(data: st.DataObject, may_park: bool, ack
     ((end, cause),) = here.ends
     attempts = [attempt for attempt, _ in here.sent]
     assert attempts == sorted(set(attempts)), "an attempt is sent once"
-    if isinstance(end, steps.Finish) and end.answered:
+    if isinstance(end, Finish) and end.answered:
         answer = cause.end.result if isinstance(cause, signals.RetryChecked) else cause.result  # type: ignore[union-attr]
         assert answer is not None
         assert (answer.attempt_id, answer.node_id) == here.sent[-1], "only the attempt under way is heard"

@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.domain.fleet import WHOLE_NODE, Fleet, Node
-from dragoman.domain.placement import MAX_DRAWS, MAX_NAMES, Ask, Assign, NoNode, Receipt, Wait, select_node
-from dragoman.domain.turn import AffinityResult
+from dragoman.domain.placement import (
+    MAX_DRAWS,
+    MAX_NAMES,
+    AffinityResult,
+    Ask,
+    Assign,
+    NoNode,
+    Receipt,
+    Wait,
+    select_node,
+)
 from support.tables import for_each
 
 DE_EN = frozenset({"de", "en"})

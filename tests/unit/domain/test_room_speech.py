@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from itertools import chain, combinations, product
 
-from dragoman.domain.room_speech import PARTIALS_PER_S, Pair, PartialPace, plan_speech
-from dragoman.domain.rooms import AUTO
+from dragoman.domain.rooms import AUTO, PARTIALS_PER_S, Pair, PartialPace, plan_speech
 from support.tables import for_each
 
 LANGS = ("de", "en", "es")

@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.domain.chunk_marks import AudioMark
-from dragoman.domain.segmenter import Cut, Output, Reason, Segmenter, SegmenterSettings, Silence, TurnEnded, Withheld
+from dragoman.domain.segmenter import (
+    AudioMark,
+    Cut,
+    Output,
+    Reason,
+    Segmenter,
+    SegmenterSettings,
+    Silence,
+    TurnEnded,
+    Withheld,
+)
 from dragoman.protocol.audio import opus_run
 
 CHUNK_MS = 256

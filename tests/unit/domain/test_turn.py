@@ -1,7 +1,7 @@
 from itertools import product
 
+from dragoman.domain.placement import AffinityResult, Turn, affinity, should_bind_job_to_node
 from dragoman.domain.segmenter import Cut, Reason, Segmenter, SegmenterSettings
-from dragoman.domain.turn import AffinityResult, Turn, affinity, should_bind_job_to_node
 from support.tables import for_each
 
 

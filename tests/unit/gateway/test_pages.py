@@ -19,9 +19,9 @@ from dragoman.domain.chat.rules import Registration
 from dragoman.domain.chat.switches import NAMES
 from dragoman.domain.fleet import Node
 from dragoman.domain.job import Outcome
+from dragoman.domain.placement import AffinityResult
 from dragoman.domain.release import Settled
 from dragoman.domain.sample_sentences import SENTENCES
-from dragoman.domain.turn import AffinityResult
 from dragoman.gateway import operator_api, operator_chat_api, pages, room_api
 from dragoman.gateway.authentication import Authenticator
 from dragoman.gateway.http_application import application

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from dragoman.protocol.peer import DrainInstance, EndSession, Evict, InboxMessage
 from dragoman.services import loops
 from dragoman.services.loops import PacedQueue, ReadFirstTimeout, Tasks, every, retry, unawaited
-from dragoman.services.metric_types import Histogram
-from dragoman.services.routing.handlers import INBOX_KINDS, Handlers, NoHandler, drop
+from dragoman.services.metrics import Histogram
+from dragoman.services.routing.router import INBOX_KINDS, Handlers, NoHandler, drop
 from dragoman.store.errors import RedisAway, Refused
 from support.waiting import wait_until
 

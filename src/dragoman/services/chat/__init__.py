@@ -2,7 +2,6 @@
 
 outbound        the messages of one connection, one at a time; each goes through two phases or through one
 acceptance      two phases: claim and append in Redis ─▶ ACK accepted
-early_push      deliver-first: pushed before it is saved, by the instance that accepted it
 save_stage      accepted ─▶ one transaction ─▶ push ─▶ ACK saved ─▶ deleted from Redis
 one_phase       one phase: one transaction ─▶ push ─▶ ACK saved
 delivery        to the receiver's instance: a local socket, or the inbox of another instance

@@ -8,10 +8,13 @@ It runs under a `ShardLease` and begins with what the last holder left. The orde
 interrupted be done again: an entry is deleted from Redis only if it is in SQL or among the dead letters, and *saved* is
 sent only of rows. It is sent after the push: the sender's next message may be pushed before it is saved, by its own
 instance, and must not overtake this one.
+
+An accepted message that will never be a row becomes a dead letter, and its sender gets an ERROR. The sender is notified
+before the entry is moved: a duplicate notice is harmless, a missing one is not.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 
@@ -22,10 +25,9 @@ from dragoman.archive import Archive, ArchiveAway, BadRow, Fenced, NewMessage, S
 from dragoman.domain.chat.shards import ReadThrottle
 from dragoman.domain.chat.switches import Path
 from dragoman.protocol import chat as wire
-from dragoman.protocol.chat import AckType
+from dragoman.protocol.chat import AckType, Reason
+from dragoman.services.chat.acceptance import PushedMessages
 from dragoman.services.chat.delivery import Delivery, MessagePush, SenderNotice
-from dragoman.services.chat.early_push import PushedMessages
-from dragoman.services.chat.failed_messages import FailedMessages
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.inbound import now_ms
 from dragoman.services.chat.one_phase import Refusals
@@ -36,6 +38,66 @@ from dragoman.store.chat.entries import ChatEntry, SavedEntry, Unreadable
 from dragoman.store.chat.shards import Shards
 from dragoman.store.errors import StoreError
 from dragoman.store.redis import Dedicated
+
+
+class FailedMessages:
+    def __init__(self, shards: Shards, delivery: Delivery, metrics: Metrics) -> None:
+        self._shards, self._delivery, self._metrics = shards, delivery, metrics
+
+    async def unreadable(self, lease: ShardLease, entries: Sequence[ChatEntry | Unreadable]) -> None:
+        """Those of a batch that cannot be read. An entry of a later release stays for an instance of that release."""
+        for entry in entries:
+            if isinstance(entry, ChatEntry) or entry.newer:
+                continue
+            log.error("a message cannot be read", shard=lease.shard, entry=entry.entry, why=entry.why)
+            notify = partial(self._notify_unreadable, entry)
+            await self._fail(notify, self._shards.move_to_dead, lease, entry, entry.why, 1)
+            self._metrics.chat_dead.inc()
+
+    async def not_saved(self, lease: ShardLease, entry: ChatEntry, why: str, tries: int) -> None:
+        """The database refused its row."""
+        log.error("a message cannot be saved", shard=lease.shard, serverMsgId=entry.id, why=why, tries=tries)
+        notify = partial(self._notify, entry, Reason.SAVE_FAILED)
+        await self._fail(notify, self._shards.move_to_dead, lease, entry, why, tries)
+        self._metrics.chat_dead.inc()
+
+    async def mismatched(self, lease: ShardLease, entry: ChatEntry, stored: int) -> None:
+        """Its sender used the clientMsgId for another receiver before: it is dropped, not a dead letter."""
+        why = f"clientMsgId is that of message {stored}, which has another receiver"
+        about = {"user": entry.sender, "serverMsgId": entry.id, "why": why}
+        log.warning("a message is refused", shard=lease.shard, **about, limited=True, each="user")
+        notify = partial(self._notify, entry, Reason.DUPLICATE_MSG_ID_MISMATCH)
+        await self._fail(notify, partial(self._shards.move_to_dead, keep=False), lease, entry, why, 1)
+
+    async def _fail(
+        self,
+        notify: Callable[[], Awaitable[None]],
+        move_to_dead: Callable[..., Awaitable[int | None]],
+        lease: ShardLease,
+        entry: ChatEntry | Unreadable,
+        why: str,
+        tries: int,
+    ) -> None:
+        """A sender that sends the message again between the two steps is notified again before the entry is moved."""
+        await notify()
+        repeats = 0
+        while repeats := await lease.retry(
+            partial(move_to_dead, lease.shard, lease.holder, lease.stream, entry, why, tries, notified=repeats)
+        ):
+            await notify()
+
+    async def _notify(self, entry: ChatEntry, reason: Reason) -> None:
+        frame = wire.error(reason, now_ms(), entry.client_msg_id, entry.id)
+        await self._delivery.notify([SenderNotice(entry.sender, frame, entry.id, keep=True)])
+
+    async def _notify_unreadable(self, entry: Unreadable) -> None:
+        """If the entry names its sender."""
+        sender, client, id = (entry.fields.get(name, "") for name in ("fromUserId", "clientMsgId", "serverMsgId"))
+        if sender.isdecimal() and client:
+            known = int(id) if id.isdecimal() else 0
+            frame = wire.error(Reason.SAVE_FAILED, now_ms(), client, known or None)
+            await self._delivery.notify([SenderNotice(int(sender), frame, known, keep=True)])
+
 
 log = structlog.get_logger(__name__)
 

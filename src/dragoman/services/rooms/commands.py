@@ -20,13 +20,10 @@ from dragoman.protocol.codes import RoomEnd, RoomErrorCode
 from dragoman.protocol.peer import RoomSignal
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.services.rooms.captions import Asking, Captions
 from dragoman.services.rooms.local_rooms import LocalRooms
-from dragoman.services.rooms.membership import RoomMembership, RoomRefused, epoch_of, refused
-from dragoman.services.rooms.room_log import RoomLog
-from dragoman.services.rooms.session_queues import SessionQueues, Step
-from dragoman.services.rooms.settings import RoomSettings, settings_of
-from dragoman.services.rooms.speakers import RoomSpeakers
+from dragoman.services.rooms.membership import RoomMembership, RoomRefused, RoomSettings, epoch_of, refused, settings_of
+from dragoman.services.rooms.room_log import Asking, Captions, RoomLog
+from dragoman.services.rooms.speakers import RoomSpeakers, SessionQueues, Step
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import StoreError

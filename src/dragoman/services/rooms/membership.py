@@ -21,12 +21,26 @@ from dragoman.protocol.peer import RoomChanged, RoomEnded, RoomMemberRemoved
 from dragoman.services.loops import retry
 from dragoman.services.rooms.local_rooms import LocalMember, LocalRoom, LocalRooms
 from dragoman.services.rooms.room_log import RoomLog
-from dragoman.services.rooms.settings import RoomSettings
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.session import Session
 from dragoman.store.attempts import WRONG_CODES_PER_MINUTE, RoomAttempts
-from dragoman.store.rooms.rooms import Changed, Closed, Joined, Left, Refusal, Rooms, Updated
+from dragoman.store.rooms.rooms import Changed, Closed, Joined, Left, Refusal, RoomInfo, Rooms, Updated
+
+
+class RoomSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`settings` of the room's info."""
+
+    guests: bool = True
+    vocabulary: tuple[str, ...] = ()
+
+
+def settings_of(info: RoomInfo) -> RoomSettings:
+    try:
+        return msgspec.json.decode(info.settings, type=RoomSettings)
+    except msgspec.DecodeError:
+        return RoomSettings()
+
 
 CODE_TRIES = 20
 

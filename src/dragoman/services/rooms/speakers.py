@@ -9,7 +9,8 @@ are appended one after another. A text that was recognised and not appended was 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, time
@@ -20,21 +21,48 @@ import structlog
 from dragoman.domain.job import Outcome
 from dragoman.domain.job_signals import End
 from dragoman.domain.limits.rates import RatePerKey
-from dragoman.domain.room_speech import PartialPace, plan_speech
-from dragoman.domain.rooms import AUTO, About, Member
+from dragoman.domain.rooms import AUTO, About, Member, PartialPace, plan_speech
 from dragoman.protocol.codes import CancelReason, ErrorCode, RoomErrorCode
 from dragoman.protocol.extra import detected_language
 from dragoman.protocol.peer import RoomPartial, RoomUtterance
 from dragoman.services.loops import Tasks, retry
-from dragoman.services.rooms.captions import DUPLICATE, Asking, Captions, reason_of
 from dragoman.services.rooms.local_rooms import LocalMember, LocalRoom, LocalRooms
-from dragoman.services.rooms.room_log import RoomLog, caption_of
-from dragoman.services.rooms.session_queues import SessionQueues
-from dragoman.services.rooms.settings import settings_of
+from dragoman.services.rooms.membership import settings_of
+from dragoman.services.rooms.room_log import DUPLICATE, Asking, Captions, RoomLog, caption_of, reason_of
 from dragoman.services.speech.fleet_view import FleetView
-from dragoman.services.speech.room_speech import InRoom, RoomTurn, Spoken
+from dragoman.services.speech.job_request import InRoom, RoomTurn, Spoken
 from dragoman.store.errors import StoreError
 from dragoman.store.rooms.rooms import Refusal, RoomInfo, Rooms
+
+Step = Callable[[], Awaitable[object]]
+
+
+class SessionQueues:
+    def __init__(self, tasks: Tasks, name: str) -> None:
+        self._tasks, self._name = tasks, name
+        self._waiting: dict[str, deque[Step]] = {}
+
+    def waiting(self, session_id: str) -> int:
+        return len(self._waiting.get(session_id, ()))
+
+    def add(self, session_id: str, step: Step) -> None:
+        waiting = self._waiting.get(session_id)
+        if waiting is None:
+            waiting = self._waiting[session_id] = deque()
+            self._tasks.spawn(self._work(session_id, waiting), self._name)
+        waiting.append(step)
+
+    async def _work(self, session_id: str, waiting: deque[Step]) -> None:
+        try:
+            while waiting:
+                step = waiting.popleft()
+                try:
+                    await step()
+                except Exception:
+                    log.exception("a step failed", queue=self._name, session=session_id)
+        finally:
+            del self._waiting[session_id]
+
 
 log = structlog.get_logger(__name__)
 

@@ -19,8 +19,8 @@ from dragoman.protocol.peer import Bounced, FromNode
 from dragoman.services.loops import PacedQueue, Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import NoRoom, Router
-from dragoman.services.speech.driver import Driver, NodeTransport
-from dragoman.services.speech.fleet_view import FleetView
+from dragoman.services.speech.driver import Driver
+from dragoman.services.speech.fleet_view import FleetView, NodeTransport
 from dragoman.services.speech.job_placement import JobPlacement
 from dragoman.services.speech.job_records import JobMetrics, JobRecords
 from dragoman.services.speech.job_request import JobRequest, Listener

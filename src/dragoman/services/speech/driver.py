@@ -18,21 +18,39 @@ import msgspec
 import structlog
 
 from dragoman.domain import job_signals as signals
-from dragoman.domain import job_steps as steps
 from dragoman.domain.job import Event, Outcome, Reply
 from dragoman.domain.job_run import JobRun
-from dragoman.domain.job_signals import BareSignal, End, JobMessage, OutsideSignal, Signal, StepResult
-from dragoman.domain.job_steps import BareStep, Step
+from dragoman.domain.job_signals import (
+    BareSignal,
+    BareStep,
+    CancelAtNode,
+    CheckRetry,
+    End,
+    EndAttempt,
+    FindAnother,
+    Finish,
+    FinishUnrecorded,
+    ForwardPartial,
+    JobMessage,
+    ModelMissing,
+    NodeFailed,
+    NodeWorked,
+    NoteProgress,
+    OutsideSignal,
+    Reassign,
+    Send,
+    Signal,
+    Step,
+    StepResult,
+    WaitForNode,
+)
 from dragoman.domain.placement import Assign, NoNode, Wait
 from dragoman.protocol.codec import encode
-from dragoman.protocol.codes import ErrorCode, NodeFeature
-from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
-from dragoman.protocol.peer import Assign as AssignMessage
-from dragoman.protocol.peer import CancelJob
+from dragoman.protocol.codes import ErrorCode
+from dragoman.protocol.node import JobAck, JobResult, JobStarted, NodePartial
 from dragoman.services.loops import Tasks, resolve
-from dragoman.services.routing.router import NoRoom, Router
 from dragoman.services.speech import messages
-from dragoman.services.speech.fleet_view import FleetView
+from dragoman.services.speech.fleet_view import NodeTransport
 from dragoman.services.speech.job_placement import JobPlacement
 from dragoman.services.speech.job_records import JobMetrics, JobRecords
 from dragoman.services.speech.job_request import JobRequest, Listener
@@ -41,8 +59,6 @@ from dragoman.store.errors import StoreError
 from dragoman.store.inbox import PushReply
 
 log = structlog.get_logger(__name__)
-
-CANCEL_TIMEOUT_S = 5.0
 
 
 class Driver:
@@ -176,43 +192,43 @@ class Driver:
         match step:
             case BareStep.RESULT_RECEIVED:
                 self._metrics.stage("result", request)
-            case steps.NodeWorked(work_s):
+            case NodeWorked(work_s):
                 self._health.took(run.node_id, work_s, request)
                 self._health.succeeded(run.node_id)
-            case steps.Finish():
+            case Finish():
                 await self._finish(step)
             case BareStep.PLACE:
                 return await self._place()
-            case steps.Send(choice):
+            case Send(choice):
                 return await self._send(choice)
             case BareStep.NOTIFY_SENT:
                 self._listener.job_dispatched(request, run.node_id, run.attempt)
-            case steps.NoteProgress():
+            case NoteProgress():
                 self._note_progress(step)
-            case steps.ForwardPartial(partial):
+            case ForwardPartial(partial):
                 self._listener.job_partial(request, partial)
-            case steps.NodeFailed(work_s):
+            case NodeFailed(work_s):
                 self._health.took(run.node_id, work_s, request)
                 self._health.failed(run.node_id)
-            case steps.ModelMissing(error):
+            case ModelMissing(error):
                 await self._health.model_missing(run.node_id, error)
-            case steps.CheckRetry(end, reason):
+            case CheckRetry(end, reason):
                 return signals.RetryChecked(end, reason, self._placement.may_retry(run.node_id))
-            case steps.WaitForNode():
+            case WaitForNode():
                 return self._wait_for_node(step)
             case BareStep.RELEASE_SLOT:
                 await self._try_to_release_slot()
-            case steps.EndAttempt():
+            case EndAttempt():
                 self._end_attempt(step)
-            case steps.CancelAtNode(reason):
+            case CancelAtNode(reason):
                 self._cancel_at_node(reason)
-            case steps.Reassign():
+            case Reassign():
                 return await self._reassign(step)
             case BareStep.NOTIFY_MOVED:
                 self._listener.job_moved(request)
-            case steps.FindAnother():
+            case FindAnother():
                 return await self._find_another(step)
-            case steps.FinishUnrecorded(end):
+            case FinishUnrecorded(end):
                 self._notify_end(end)
             case BareStep.DROP_STALE:
                 self._metrics.dropped("stale")
@@ -278,12 +294,12 @@ class Driver:
 
     def _progress(self, message: JobAck | JobStarted | NodePartial) -> None:
         for step in self.run.on(message, monotonic()):
-            if isinstance(step, steps.NoteProgress):
+            if isinstance(step, NoteProgress):
                 self._note_progress(step)
-            elif isinstance(step, steps.ForwardPartial):
+            elif isinstance(step, ForwardPartial):
                 self._listener.job_partial(self.request, step.partial)
 
-    def _note_progress(self, step: steps.NoteProgress) -> None:
+    def _note_progress(self, step: NoteProgress) -> None:
         """ACK and START change nothing that the driver waits for, so it does not wait for them."""
         if step.first:
             self._metrics.stage("acked", self.request)
@@ -300,27 +316,27 @@ class Driver:
 
     # -- another node ----------------------------------------------------------------------------
 
-    def _wait_for_node(self, step: steps.WaitForNode) -> StepResult | None:
+    def _wait_for_node(self, step: WaitForNode) -> StepResult | None:
         if self._placement.another_is_free():
             return signals.AnotherNodeFree(step.attempt)
         self._tasks.spawn(self._signal_another(step), "grace")
         return None
 
-    async def _signal_another(self, step: steps.WaitForNode) -> None:
+    async def _signal_another(self, step: WaitForNode) -> None:
         def waits() -> bool:
             return not self.ended and self.run.waits_for_node(step.attempt)
 
         if await self._placement.when_another_is_free(step.until, waits):
             self.on_signal(signals.AnotherNodeFree(step.attempt))
 
-    def _end_attempt(self, step: steps.EndAttempt) -> None:
+    def _end_attempt(self, step: EndAttempt) -> None:
         request, reason = self.request, step.reason
         self._metrics.failover(reason)
         log.info("failover", job=request.job_id, trace_id=request.trace_id, node=self.run.node_id, reason=reason)
         if step.cancel:
             self._cancel_at_node(reason)
 
-    async def _reassign(self, step: steps.Reassign) -> StepResult:
+    async def _reassign(self, step: Reassign) -> StepResult:
         if step.failed:
             self._placement.failed_on(self.run.node_id)
         try:
@@ -332,7 +348,7 @@ class Driver:
             return signals.NotReassigned(f"the job could not be reassigned: {reply}")
         return BareSignal.REASSIGNED
 
-    async def _find_another(self, step: steps.FindAnother) -> StepResult:
+    async def _find_another(self, step: FindAnother) -> StepResult:
         try:
             placed = await self._placement.replace(self, step.attempt, step.excluded, step.until)
         except StoreError:
@@ -356,7 +372,7 @@ class Driver:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    async def _finish(self, step: steps.Finish) -> None:
+    async def _finish(self, step: Finish) -> None:
         self._write_progress()  # before the end, or it would be refused
         request, records, release_slot = self.request, self._records, self._placement.release_slot
         recorded = await records.finish(request.job_id, step, step.until)
@@ -375,48 +391,3 @@ class Driver:
         self._metrics.stage("ended", self.request)
         self._metrics.ended(end)
         self._listener.job_ended(self.request, end)
-
-
-class NodeTransport:
-    """Sends messages of drivers to nodes of any instance."""
-
-    def __init__(self, instance: str, view: FleetView, router: Router, tasks: Tasks) -> None:
-        self._instance, self._view, self._router, self._tasks = instance, view, router, tasks
-
-    def acknowledges(self, node_id: str) -> bool:
-        node = self._view.fleet.get(node_id)
-        return node is not None and NodeFeature.JOB_ACK in node.features
-
-    async def assign(self, choice: Assign, job_id: str, attempt: int, frame: bytes) -> PushReply:
-        node = self._view.fleet.get(choice.node_id)
-        message = AssignMessage(
-            node_id=choice.node_id,
-            epoch=choice.epoch,
-            job_id=job_id,
-            attempt=attempt,
-            driver=self._instance,
-            frame=msgspec.Raw(frame),
-        )
-        try:
-            return await self._router.to_node(node.instance if node is not None else "", message)
-        except StoreError:
-            return PushReply.GONE
-
-    def cancel(self, node_id: str, request: JobRequest, reason: str, *, unless: Callable[[], bool]) -> None:
-        """Another job will get the slot soon, so the node should stop."""
-        node = self._view.fleet.get(node_id)
-        if node is not None:
-            frame = encode(JobCancel(job_id=request.job_id, trace_id=request.trace_id, reason=reason))
-            message = CancelJob(node_id, request.job_id, msgspec.Raw(frame))
-            self._tasks.spawn(self._cancel(node.instance, message, unless), "cancel")
-
-    async def _cancel(self, owner: str, message: CancelJob, unless: Callable[[], bool]) -> None:
-        async def push() -> PushReply:
-            return PushReply.GONE if unless() else await self._router.to_node(owner, message)
-
-        try:
-            await self._router.push_until(owner, push, CANCEL_TIMEOUT_S)
-        except NoRoom as error:
-            log.warning(
-                "job not cancelled at its node: its inbox is full", node=message.node_id, error=str(error), limited=True
-            )

@@ -3,7 +3,8 @@
     announcement ─▶ at once, with the snapshot      refresh ─▶ what changed in Redis since the last refresh
     own nodes    ─▶ at once, without Redis          silence ─▶ a node without a heartbeat for its TTL is lost
 
-Jobs that wait for a node are woken when a node came or a slot was released.
+Jobs that wait for a node are woken when a node came or a slot was released. `NodeTransport` sends the messages of
+drivers to the nodes of the view.
 """
 
 import asyncio
@@ -11,12 +12,18 @@ from collections.abc import Callable
 from time import monotonic
 from typing import assert_never
 
+import msgspec
 import structlog
 
 from dragoman.domain.fleet import WHOLE_NODE, Fleet
 from dragoman.domain.limits.fair_queue import FairQueue
+from dragoman.domain.placement import Assign
+from dragoman.protocol.codec import encode
+from dragoman.protocol.codes import NodeFeature
+from dragoman.protocol.node import JobCancel
 from dragoman.protocol.peer import (
     Announcement,
+    CancelJob,
     CoolingDown,
     EarlyPushes,
     NodeLost,
@@ -27,8 +34,13 @@ from dragoman.protocol.peer import (
     SlotFreed,
     SwitchesChanged,
 )
-from dragoman.services.loops import resolve
+from dragoman.protocol.peer import Assign as AssignMessage
+from dragoman.services.loops import Tasks, resolve
 from dragoman.services.metrics import Metrics
+from dragoman.services.routing.router import NoRoom, Router
+from dragoman.services.speech.job_request import JobRequest
+from dragoman.store.errors import StoreError
+from dragoman.store.inbox import PushReply
 from dragoman.store.nodes import CoolDowns, Nodes, Snapshot, Storm, parse_snapshot
 
 log = structlog.get_logger(__name__)
@@ -205,3 +217,51 @@ class FleetView:
 
     def _speech_waited(self, _: "asyncio.Future[None]") -> None:
         self._speech_waits -= 1
+
+
+CANCEL_TIMEOUT_S = 5.0
+
+
+class NodeTransport:
+    """Sends messages of drivers to nodes of any instance."""
+
+    def __init__(self, instance: str, view: FleetView, router: Router, tasks: Tasks) -> None:
+        self._instance, self._view, self._router, self._tasks = instance, view, router, tasks
+
+    def acknowledges(self, node_id: str) -> bool:
+        node = self._view.fleet.get(node_id)
+        return node is not None and NodeFeature.JOB_ACK in node.features
+
+    async def assign(self, choice: Assign, job_id: str, attempt: int, frame: bytes) -> PushReply:
+        node = self._view.fleet.get(choice.node_id)
+        message = AssignMessage(
+            node_id=choice.node_id,
+            epoch=choice.epoch,
+            job_id=job_id,
+            attempt=attempt,
+            driver=self._instance,
+            frame=msgspec.Raw(frame),
+        )
+        try:
+            return await self._router.to_node(node.instance if node is not None else "", message)
+        except StoreError:
+            return PushReply.GONE
+
+    def cancel(self, node_id: str, request: JobRequest, reason: str, *, unless: Callable[[], bool]) -> None:
+        """Another job will get the slot soon, so the node should stop."""
+        node = self._view.fleet.get(node_id)
+        if node is not None:
+            frame = encode(JobCancel(job_id=request.job_id, trace_id=request.trace_id, reason=reason))
+            message = CancelJob(node_id, request.job_id, msgspec.Raw(frame))
+            self._tasks.spawn(self._cancel(node.instance, message, unless), "cancel")
+
+    async def _cancel(self, owner: str, message: CancelJob, unless: Callable[[], bool]) -> None:
+        async def push() -> PushReply:
+            return PushReply.GONE if unless() else await self._router.to_node(owner, message)
+
+        try:
+            await self._router.push_until(owner, push, CANCEL_TIMEOUT_S)
+        except NoRoom as error:
+            log.warning(
+                "job not cancelled at its node: its inbox is full", node=message.node_id, error=str(error), limited=True
+            )

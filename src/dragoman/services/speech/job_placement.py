@@ -26,12 +26,12 @@ from dragoman.domain.job_signals import BareSignal, Duplicate, PlacementResult
 from dragoman.domain.placement import Ask, Assign, NoNode, Wait
 from dragoman.protocol.codes import TextKind
 from dragoman.services.loops import answers, resolve, retry, unawaited
+from dragoman.services.speech.job_records import Recording
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.placer import Placer, Reservation
 from dragoman.store.errors import RedisAway, StoreError
-from dragoman.store.jobs import LOCK_MS, Binding
+from dragoman.store.jobs import LOCK_MS
 from dragoman.store.nodes import ReleaseReply
-from dragoman.store.redis import Kept
 
 log = structlog.get_logger(__name__)
 
@@ -379,56 +379,6 @@ class JobPlacement:
         except StoreError:
             self.slot = slot  # to be tried again
             raise
-
-
-class Recording:
-    """Write 2, which is prepared while Redis works on write 1."""
-
-    def __init__(self, placer: Placer, request: JobRequest, choice: Assign | Wait) -> None:
-        self._placer, self._request, self._choice = placer, request, choice
-        self._node, self._epoch = (choice.node_id, choice.epoch) if isinstance(choice, Assign) else ("", 0)
-        self._ready: tuple[Kept, list[asyncio.Future[Any]]] | None = None
-
-    def prepare(self) -> None:
-        self._ready = self._ready or self._prepared()
-
-    def send(self, binds_turn: bool) -> "list[asyncio.Future[Any]]":
-        """Create, bind, and what the turn needs. A repetition is prepared anew."""
-        (kept, writes), self._ready = self._ready or self._prepared(), None
-        kept.send()
-        if binds_turn:
-            turn_id = self._request.turn_queue.turn.id
-            writes += self._placer.turns.binding(self._request.session_id, turn_id, self._node)
-        return writes
-
-    def _prepared(self) -> "tuple[Kept, list[asyncio.Future[Any]]]":
-        jobs, request = self._placer.jobs, self._request
-        with jobs.redis.keeping() as kept:
-            create = jobs.create(request.job_id, self._fields(), self._node, self._epoch)
-            bind = jobs.bind(request.request_id, Binding(request.job_id, self._placer.instance))
-            for noted in jobs.note(request.job_id):
-                unawaited(noted)
-        return kept, [create, bind]
-
-    def _fields(self) -> dict[str, object]:
-        request, assignment = self._request, self._request.assignment
-        return {
-            "job_id": request.job_id,
-            "request_id": request.request_id,
-            "session_id": request.session_id,
-            "tenant": request.tenant,
-            "utterance_index": request.index,
-            "src_lang": assignment.src_lang,
-            "tgt_lang": assignment.tgt_lang,
-            "turn_id": request.turn_queue.turn.id,
-            "trace_id": request.trace_id,
-            "driver": self._placer.instance,
-            # The record begins when the job has a node: how long that took is written beside it.
-            "waited_ms": int((monotonic() - request.cut_at) * 1000),
-            "receipt": msgspec.json.encode(self._choice.receipt),
-            **({"text_kind": request.text_kind.value} if request.text_kind is not None else {}),
-            **({"room": msgspec.json.encode(request.room)} if request.room is not None else {}),
-        }
 
 
 def _abort(futures: "tuple[asyncio.Future[Any], ...]") -> None:

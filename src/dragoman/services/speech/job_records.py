@@ -1,10 +1,13 @@
 """The record of a job in Redis, as its driver writes it, and the metrics of jobs.
 
+`Recording` is the write that makes a job DISPATCHED; `job_placement` sends it before the job goes to a node.
+
 At the end of a job FINISHED comes first; then its slot is released, RELEASED is recorded and the job leaves the
 driver's list. A slot released before FINISHED could be reserved for another job while this one still runs. If Redis is
 unavailable, every write is repeated until it has worked.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from math import inf
 from time import monotonic
@@ -13,14 +16,16 @@ from typing import Any
 import msgspec
 
 from dragoman.domain.job import Event, Reply
-from dragoman.domain.job_signals import End
-from dragoman.domain.job_steps import Finish
+from dragoman.domain.job_signals import End, Finish
+from dragoman.domain.placement import Assign, Wait
 from dragoman.protocol.codes import ErrorCode
 from dragoman.services.loops import Tasks, answers, retry, unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.services.speech.job_request import JobRequest
+from dragoman.services.speech.placer import Placer
 from dragoman.store.errors import StoreError
-from dragoman.store.jobs import Jobs
+from dragoman.store.jobs import Binding, Jobs
+from dragoman.store.redis import Kept
 
 REDIS_PAUSE_S = 0.25
 MAX_MESSAGE = 300  # characters of a node's error message that are recorded with its job
@@ -115,3 +120,53 @@ class JobMetrics:
 
     def dropped(self, reason: str, count: int = 1) -> None:
         self._dropped.labels(reason).inc(count)
+
+
+class Recording:
+    """Write 2, which is prepared while Redis works on write 1."""
+
+    def __init__(self, placer: Placer, request: JobRequest, choice: Assign | Wait) -> None:
+        self._placer, self._request, self._choice = placer, request, choice
+        self._node, self._epoch = (choice.node_id, choice.epoch) if isinstance(choice, Assign) else ("", 0)
+        self._ready: tuple[Kept, list[asyncio.Future[Any]]] | None = None
+
+    def prepare(self) -> None:
+        self._ready = self._ready or self._prepared()
+
+    def send(self, binds_turn: bool) -> "list[asyncio.Future[Any]]":
+        """Create, bind, and what the turn needs. A repetition is prepared anew."""
+        (kept, writes), self._ready = self._ready or self._prepared(), None
+        kept.send()
+        if binds_turn:
+            turn_id = self._request.turn_queue.turn.id
+            writes += self._placer.turns.binding(self._request.session_id, turn_id, self._node)
+        return writes
+
+    def _prepared(self) -> "tuple[Kept, list[asyncio.Future[Any]]]":
+        jobs, request = self._placer.jobs, self._request
+        with jobs.redis.keeping() as kept:
+            create = jobs.create(request.job_id, self._fields(), self._node, self._epoch)
+            bind = jobs.bind(request.request_id, Binding(request.job_id, self._placer.instance))
+            for noted in jobs.note(request.job_id):
+                unawaited(noted)
+        return kept, [create, bind]
+
+    def _fields(self) -> dict[str, object]:
+        request, assignment = self._request, self._request.assignment
+        return {
+            "job_id": request.job_id,
+            "request_id": request.request_id,
+            "session_id": request.session_id,
+            "tenant": request.tenant,
+            "utterance_index": request.index,
+            "src_lang": assignment.src_lang,
+            "tgt_lang": assignment.tgt_lang,
+            "turn_id": request.turn_queue.turn.id,
+            "trace_id": request.trace_id,
+            "driver": self._placer.instance,
+            # The record begins when the job has a node: how long that took is written beside it.
+            "waited_ms": int((monotonic() - request.cut_at) * 1000),
+            "receipt": msgspec.json.encode(self._choice.receipt),
+            **({"text_kind": request.text_kind.value} if request.text_kind is not None else {}),
+            **({"room": msgspec.json.encode(request.room)} if request.room is not None else {}),
+        }

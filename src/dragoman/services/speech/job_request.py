@@ -1,22 +1,180 @@
-"""What a session asks for: one utterance, or one text, into one language; and the interface by which it is notified.
+"""What a session asks for, and of whom: the job of one utterance, or of one text, into one language.
 
-The session is the listener. Drivers know nothing else of it, so a member of a room can be a listener, too.
+- `JobRequest` goes to the dispatcher, which notifies its `Listener`.
+- `TurnQueue` is a turn and its jobs, which are placed one after the other.
+- `RoomSpeech` is what a session asks of the room it is in: how to speak there. The rooms implement it; sessions know
+  nothing else of them.
+
+      first cut of a turn ─▶ begin_turn      every cut ─▶ utterance      end of a job ─▶ publish
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dragoman.domain.job_signals import End
-from dragoman.domain.placement import NoNode
+from dragoman.domain.placement import NoNode, Turn
 from dragoman.protocol.audio import decode_base64, duration_ms
 from dragoman.protocol.codes import TextKind
 from dragoman.protocol.errors import BadAudio
 from dragoman.protocol.node import JobAssign, NodePartial
 from dragoman.protocol.peer import RoomUtterance
 from dragoman.protocol.session import Utterance
-from dragoman.services.loops import resolve
-from dragoman.services.speech.turn_queue import TurnPosition, TurnQueue
+from dragoman.services.loops import Tasks, resolve, retry
+from dragoman.store.jobs import Turns
+
+
+@dataclass(frozen=True, slots=True)
+class RoomTurn:
+    """How the utterances of one turn are spoken in a room. Decided at its first cut: an old node merges the audio of a
+    turn by its target language."""
+
+    room_id: str
+    lang: str  # spoken
+    target: str  # into which a job translates, too; '' = it only recognises
+    voice: bool  # whether the translation should be spoken
+
+
+@dataclass(frozen=True, slots=True)
+class InRoom:
+    """One utterance of such a turn. `refused`: why it is not shown in the room, and not recognised either."""
+
+    turn: RoomTurn
+    utterance: RoomUtterance
+    vocabulary: tuple[str, ...] = ()
+    context: str = ""
+    refused: End | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """The end of the job of an utterance. `epoch`: of the session now."""
+
+    session_id: str
+    index: int
+    utterance: RoomUtterance
+    end: End
+    epoch: int
+    account: str
+    highest_sent: int  # the highest index of the session that has a result
+
+
+class RoomSpeech(Protocol):
+    def begin_turn(self, session_id: str, src_lang: str | None) -> RoomTurn | None:
+        """None: the session is in no room. `src_lang`: the spoken language, if the utterance states it."""
+
+    def utterance(self, session_id: str, turn: RoomTurn, epoch: int, audio_ms: int) -> InRoom: ...
+
+    def publish(self, spoken: Spoken, then: Callable[[End], object]) -> None:
+        """Make a caption of it, or note that it was lost. `then` is called with its end when that is in the log; with a
+        failure if the room has refused it."""
+
+    def partial(self, session_id: str, index: int, text: str) -> None: ...
+
+    def vocabulary(self, session_id: str) -> tuple[str, ...]: ...
+
+    def language(self, session_id: str) -> str | None:
+        """That the session speaks in its room; None: it is in no room."""
+
+    def over(self, session_id: str) -> None:
+        """The session has ended, or continues on another instance."""
+
+
+class NoRooms:
+    """For sessions of an instance, or a test, without rooms."""
+
+    def begin_turn(self, session_id: str, src_lang: str | None) -> RoomTurn | None:
+        return None
+
+    def utterance(self, session_id: str, turn: RoomTurn, epoch: int, audio_ms: int) -> InRoom:
+        raise AssertionError("there is no room to speak in")
+
+    def publish(self, spoken: Spoken, then: Callable[[End], object]) -> None:
+        then(spoken.end)
+
+    def partial(self, session_id: str, index: int, text: str) -> None: ...
+
+    def vocabulary(self, session_id: str) -> tuple[str, ...]:
+        return ()
+
+    def language(self, session_id: str) -> str | None:
+        return None
+
+    def over(self, session_id: str) -> None: ...
+
+
+class TurnQueue:
+    """A turn and the queue of its jobs: each is placed when the one before is placed or has failed."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.jobs = 0
+        self.room: RoomTurn | None = None  # if it is spoken in a room; decided at its first cut
+        self._tail: asyncio.Future[None] | None = None
+
+    def speak_in(self, room: RoomTurn | None) -> None:
+        self.room = room
+
+    def join(self) -> "TurnPosition":
+        self.jobs += 1
+        before, mine = self._tail, asyncio.get_running_loop().create_future()
+        self._tail = mine
+        return TurnPosition(before, mine)
+
+
+class TurnPosition:
+    """A position in a turn's queue, in the order of the cuts."""
+
+    __slots__ = ("_before", "_mine")
+
+    def __init__(self, before: "asyncio.Future[None] | None", mine: "asyncio.Future[None]") -> None:
+        self._before, self._mine = before, mine
+
+    async def wait(self) -> None:
+        """For the jobs before this one."""
+        if self._before is not None:
+            await asyncio.shield(self._before)
+
+    def release(self) -> None:
+        resolve(self._mine)
+
+
+class SessionTurns:
+    """The open turns of one session."""
+
+    def __init__(self, session_id: str, store: Turns, tasks: Tasks) -> None:
+        self._session_id, self._store, self._tasks = session_id, store, tasks
+        self._open: dict[str, TurnQueue] = {}
+
+    def open(self, turn: Turn) -> TurnQueue:
+        queue = self._open[turn.id] = TurnQueue(turn)
+        return queue
+
+    def get(self, turn_id: str) -> TurnQueue | None:
+        return self._open.get(turn_id)
+
+    def all(self) -> list[TurnQueue]:
+        return list(self._open.values())
+
+    def forget(self, queue: TurnQueue) -> None:
+        """The turn has ended, and no affinity was written for it."""
+        self._open.pop(queue.turn.id, None)
+
+    def end(self, queue: TurnQueue) -> None:
+        """After the last job of the turn was placed, remove its affinity. The next turn does not wait for this."""
+        self.forget(queue)
+        self._tasks.spawn(self._end(queue.turn, queue.join()), "end-turn")
+
+    async def _end(self, turn: Turn, position: TurnPosition) -> None:
+        await position.wait()
+        try:
+            if turn.node_id is not None:  # retried for ever: the key has no TTL
+                await retry(lambda: self._store.end(self._session_id, turn.id))
+        finally:
+            turn.end()
+            position.release()
+
 
 MAX_NODES = 64  # of one session whose latest index is known
 

@@ -26,8 +26,7 @@ from dragoman.protocol.session import (
     UiEvent,
     Utterance,
 )
-from dragoman.services.speech.job_request import JobRequest
-from dragoman.services.speech.room_speech import InRoom
+from dragoman.services.speech.job_request import InRoom, JobRequest
 
 PADDING_BY_HAND_MS = 280
 NO_FRAME = msgspec.Raw(b"null")

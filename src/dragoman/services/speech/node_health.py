@@ -11,8 +11,7 @@ import structlog
 
 from dragoman.domain.deadlines import DeadlineSettings, attempt_limit_ms
 from dragoman.domain.fleet import WHOLE_NODE
-from dragoman.domain.storm import StormVerdict
-from dragoman.domain.track_record import TrackRecord
+from dragoman.domain.storm import StormVerdict, TrackRecord
 from dragoman.protocol.codec import unavailable_model
 from dragoman.protocol.node import JobError
 from dragoman.protocol.peer import CoolingDown

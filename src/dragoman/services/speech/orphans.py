@@ -18,8 +18,7 @@ import msgspec
 import structlog
 
 from dragoman.domain.job import Event, Outcome, Reply, State
-from dragoman.domain.job_signals import End, JobMessage, belongs_to, end_by
-from dragoman.domain.job_steps import Finish
+from dragoman.domain.job_signals import End, Finish, JobMessage, belongs_to, end_by
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import ErrorCode
 from dragoman.protocol.node import JobCancel, JobResult
@@ -28,7 +27,7 @@ from dragoman.services.loops import Tasks, retry
 from dragoman.services.routing.router import Announcer, Router
 from dragoman.services.speech.job_records import JobMetrics, JobRecords
 from dragoman.services.speech.messages import NO_FRAME
-from dragoman.services.speech.remote_listener import SessionResults
+from dragoman.services.speech.remote import SessionResults
 from dragoman.store.inbox import PushReply
 from dragoman.store.jobs import Jobs
 from dragoman.store.nodes import ReleaseReply, Reservations

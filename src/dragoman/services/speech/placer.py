@@ -10,8 +10,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from time import monotonic
 
-from dragoman.domain.placement import Ask, Assign, Wait, select_node
-from dragoman.domain.turn import AffinityResult
+from dragoman.domain.placement import AffinityResult, Ask, Assign, Wait, select_node
 from dragoman.protocol.peer import SlotFreed
 from dragoman.services.loops import Tasks, retry, unawaited
 from dragoman.services.metrics import Metrics

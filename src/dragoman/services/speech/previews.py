@@ -41,11 +41,10 @@ from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Router
 from dragoman.services.speech import messages
 from dragoman.services.speech.fleet_view import FleetView
+from dragoman.services.speech.job_request import RoomSpeech, SessionTurns
 from dragoman.services.speech.local_nodes import LocalNode, LocalNodes, LocalPreview
-from dragoman.services.speech.room_speech import RoomSpeech
 from dragoman.services.speech.session_input import SessionInput
 from dragoman.services.speech.session_output import SessionOutput
-from dragoman.services.speech.turn_queue import SessionTurns
 from dragoman.store.inbox import PushReply
 
 log = structlog.get_logger(__name__)

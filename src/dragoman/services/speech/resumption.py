@@ -4,7 +4,7 @@
                    ─▶ the outbox after last_seq ─▶ parked results through the window
 
 Every open index gets one result or fails: the record of its job is read once. The instance that drives the job sends
-its end to the inbox of the session's owner (see `remote_listener`), or parks it while the session has no owner. A
+its end to the inbox of the session's owner (see `remote`), or parks it while the session has no owner. A
 session that is not resumed within its grace period is ended, and the keys of its turn are removed.
 """
 
@@ -17,11 +17,11 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
-from dragoman.domain.chunk_marks import AudioMark
 from dragoman.domain.job import State
 from dragoman.domain.limits.sessions import Holder, SessionGrant
+from dragoman.domain.placement import Turn
 from dragoman.domain.release import Settled
-from dragoman.domain.turn import Turn
+from dragoman.domain.segmenter import AudioMark
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import Close, ErrorCode
 from dragoman.protocol.errors import ProtocolError
@@ -31,7 +31,7 @@ from dragoman.services.loops import Tasks, retry
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Router
 from dragoman.services.sockets import Socket
-from dragoman.services.speech.remote_listener import RemoteJob, SessionResults, end_of, parked_message
+from dragoman.services.speech.remote import RemoteJob, SessionResults, end_of, parked_message
 from dragoman.services.speech.session import Session, SessionState
 from dragoman.services.speech.sessions import Sessions
 from dragoman.store.errors import StoreError

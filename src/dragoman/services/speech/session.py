@@ -17,14 +17,12 @@ from typing import Any, assert_never
 
 import structlog
 
-from dragoman.domain.chunk_marks import AudioMark
 from dragoman.domain.job import Outcome
 from dragoman.domain.job_signals import End
 from dragoman.domain.limits.sessions import Holder, Room, SessionLimits, room_for_job
-from dragoman.domain.placement import NoNode
+from dragoman.domain.placement import NoNode, Turn
 from dragoman.domain.release import Drop, ReleaseWindow, Settled
-from dragoman.domain.segmenter import Cut, Output, SegmenterSettings, Silence, TurnEnded, Withheld
-from dragoman.domain.turn import Turn
+from dragoman.domain.segmenter import AudioMark, Cut, Output, SegmenterSettings, Silence, TurnEnded, Withheld
 from dragoman.protocol import ids
 from dragoman.protocol.codes import BackpressureAction, CancelReason, Close, ErrorCode, RoomErrorCode, UiEventName
 from dragoman.protocol.errors import ProtocolError
@@ -36,15 +34,21 @@ from dragoman.services.loops import resolve
 from dragoman.services.metrics import Metrics
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.dispatcher import Dispatcher
-from dragoman.services.speech.job_request import JobRequest, audio_ms_of
+from dragoman.services.speech.job_request import (
+    InRoom,
+    JobRequest,
+    NoRooms,
+    RoomSpeech,
+    SessionTurns,
+    Spoken,
+    TurnQueue,
+    audio_ms_of,
+)
 from dragoman.services.speech.messages import About, NoJob
-from dragoman.services.speech.outbox import Outbox
 from dragoman.services.speech.previews import Previews, Speaker
-from dragoman.services.speech.remote_listener import RemoteJob, WorkingElsewhere
-from dragoman.services.speech.room_speech import InRoom, NoRooms, RoomSpeech, Spoken
+from dragoman.services.speech.remote import RemoteJob, WorkingElsewhere
 from dragoman.services.speech.session_input import NumberedUtterance, SessionInput
-from dragoman.services.speech.session_output import SessionOutput
-from dragoman.services.speech.turn_queue import SessionTurns, TurnQueue
+from dragoman.services.speech.session_output import Outbox, SessionOutput
 from dragoman.store.sessions import audio_fields, window_fields
 
 log = structlog.get_logger(__name__)

@@ -29,14 +29,18 @@ from dragoman.services.routing.router import Router
 from dragoman.services.sockets import Socket
 from dragoman.services.speech import messages
 from dragoman.services.speech.dispatcher import Dispatcher
-from dragoman.services.speech.forwarding import NO_SUCH_SESSION, RemoteSocket, UtteranceForwarder
-from dragoman.services.speech.outbox import Outbox
+from dragoman.services.speech.job_request import RoomSpeech, SessionTurns
 from dragoman.services.speech.previews import Previews
-from dragoman.services.speech.remote_listener import RemoteListener, SessionResults
-from dragoman.services.speech.room_speech import RoomSpeech
+from dragoman.services.speech.remote import (
+    NO_SUCH_SESSION,
+    RemoteListener,
+    RemoteSocket,
+    SessionResults,
+    UtteranceForwarder,
+)
 from dragoman.services.speech.session import Session, SessionSettings, SessionState
 from dragoman.services.speech.session_input import finds_speech
-from dragoman.services.speech.turn_queue import SessionTurns
+from dragoman.services.speech.session_output import Outbox
 from dragoman.store.errors import StoreError
 from dragoman.store.instances import Owners
 from dragoman.store.interface import in_slices

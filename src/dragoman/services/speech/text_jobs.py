@@ -12,17 +12,15 @@ from time import monotonic
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.job_signals import End
-from dragoman.domain.placement import NoNode
-from dragoman.domain.turn import Turn
+from dragoman.domain.placement import NoNode, Turn
 from dragoman.protocol import ids
 from dragoman.protocol.audio import NO_AUDIO, OPUS
 from dragoman.protocol.codes import ErrorCode, TextKind
 from dragoman.protocol.node import JobAssign, NodePartial
 from dragoman.protocol.session import Pipeline
 from dragoman.services.speech.dispatcher import Dispatcher
-from dragoman.services.speech.job_request import JobRequest
+from dragoman.services.speech.job_request import JobRequest, TurnQueue
 from dragoman.services.speech.messages import needs_of
-from dragoman.services.speech.turn_queue import TurnQueue
 
 MAX_VOCABULARY = 100
 

@@ -22,7 +22,7 @@ from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 from dragoman.cli.say import spoken_sample
 from dragoman.domain.endpointer import Endpoint, Endpointer
 from dragoman.node import Capabilities
-from dragoman.services.speech.voice_detector import VoiceDetector
+from dragoman.services.speech.session_input import VoiceDetector
 from dragoman.tools.bench.speech_load import JOB, NodeLoad, SimulatedNode, ToNode
 from dragoman.tools.processes import CannotRun, Command, open_all, serve, until
 

@@ -14,7 +14,7 @@ from statistics import median
 from dragoman.archive import Archive, NewMessage, open_archive
 from dragoman.cli import output
 from dragoman.domain.chat.message_ids import first_id_of
-from dragoman.services.chat.retention import DAY_MS, Retention
+from dragoman.services.chat.removal import DAY_MS, Retention
 from dragoman.services.metrics import Metrics
 from dragoman.tools.bench.measure import latency
 from dragoman.tools.postgres import PostgresServer

@@ -13,19 +13,17 @@ from dragoman.domain.chat.message_ids import IdMaker
 from dragoman.domain.chat.rules import WordFilter
 from dragoman.domain.chat.switches import Gate, Switches
 from dragoman.protocol.chat import decode_frame
-from dragoman.services.chat.acceptance import Acceptance
+from dragoman.services.chat.acceptance import Acceptance, EarlyPush, PushedMessages
 from dragoman.services.chat.admission import Admission
 from dragoman.services.chat.credentials import Tokens
 from dragoman.services.chat.delivery import Delivery
-from dragoman.services.chat.early_push import EarlyPush, PushedMessages
 from dragoman.services.chat.feature_switches import FeatureSwitches, PathChooser
 from dragoman.services.chat.inbound import ChatSocket, now_ms
 from dragoman.services.chat.local_users import ChatUser, LocalUsers
 from dragoman.services.chat.one_phase import OnePhase, Refusals
 from dragoman.services.chat.outbound import MessageMaker, Outbound, Verify
-from dragoman.services.chat.receipts import Receipts
+from dragoman.services.chat.receipts import Receipts, Resender, UndeliveredLookup
 from dragoman.services.chat.report import Perf
-from dragoman.services.chat.undelivered import Resender, UndeliveredLookup
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Announcer

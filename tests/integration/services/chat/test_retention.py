@@ -4,9 +4,9 @@ import pytest
 
 from dragoman.archive import Archive, NewMessage, Receipt, Status
 from dragoman.domain.chat.message_ids import first_id_of
-from dragoman.services.chat import retention
+from dragoman.services.chat import removal
 from dragoman.services.chat.inbound import now_ms
-from dragoman.services.chat.retention import DAY_MS, Retention
+from dragoman.services.chat.removal import DAY_MS, Retention
 from dragoman.services.metrics import Metrics
 from support.databases import ask
 
@@ -29,7 +29,7 @@ async def left(sql_url: str) -> set[int]:
 async def test_messages_older_than_the_retention_are_deleted_and_undelivered_ones_counted(
     archive: Archive, sql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr(removal, "EXPIRE_BATCH", 2)
     old = await messages(archive, sql_url, 5, DAYS + 0.1)
     new = await messages(archive, sql_url, 3, DAYS - 0.1)
     await archive.add_translation(old[0], "es", "hola", "node-1")
@@ -50,7 +50,7 @@ async def test_nothing_is_deleted_without_a_retention(archive: Archive, sql_url:
 async def test_instance_that_loses_the_task_stops_after_its_batch(
     archive: Archive, sql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr(removal, "EXPIRE_BATCH", 2)
     await messages(archive, sql_url, 5, DAYS + 1)
     ours = iter([True, False])
     await Retention(archive, lambda: next(ours), Metrics(), DAYS).run_once()

@@ -19,9 +19,9 @@ from dragoman.domain.chat.switches import Switches
 from dragoman.protocol.chat import MAX_ID
 from dragoman.protocol.peer import ChatNotices, ChatPush, InboxMessage, decode_inbox
 from dragoman.services.chat import inbound, save_stage
+from dragoman.services.chat.acceptance import PushedMessages
 from dragoman.services.chat.credentials import Access, BadToken, Tokens
 from dragoman.services.chat.delivery import Delivery
-from dragoman.services.chat.early_push import PushedMessages
 from dragoman.services.chat.inbound import ChatSocket, Inbound, frame_of
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.one_phase import Refusals

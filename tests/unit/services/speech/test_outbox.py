@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dragoman.protocol.peer import JobEnded
 from dragoman.protocol.session import Backpressure
 from dragoman.services.loops import Tasks
-from dragoman.services.speech.outbox import Outbox
+from dragoman.services.speech.session_output import Outbox
 from dragoman.store.errors import RedisAway
 
 END = JobEnded("s", 3, "job", "trace", "ok")

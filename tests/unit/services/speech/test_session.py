@@ -15,8 +15,8 @@ from dragoman.protocol.audio import SILENCE_PACKET, opus_run
 from dragoman.protocol.codec import decode_client
 from dragoman.protocol.session import SessionInit, Utterance
 from dragoman.services.metrics import Metrics
-from dragoman.services.speech.job_request import JobRequest
-from dragoman.services.speech.remote_listener import RemoteJob
+from dragoman.services.speech.job_request import JobRequest, SessionTurns
+from dragoman.services.speech.remote import RemoteJob
 from dragoman.services.speech.session import (
     LATE_S,
     PAUSE_MARGIN_MS,
@@ -25,7 +25,6 @@ from dragoman.services.speech.session import (
     Session,
     SessionSettings,
 )
-from dragoman.services.speech.turn_queue import SessionTurns
 from dragoman.store.sessions import audio_of
 from support.voice import silent, vowel
 

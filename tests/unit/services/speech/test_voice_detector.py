@@ -2,7 +2,7 @@
 
 from random import Random
 
-from dragoman.services.speech.voice_detector import VoiceDetector
+from dragoman.services.speech.session_input import VoiceDetector
 from support.tables import for_each
 from support.voice import silent, vowel
 

@@ -1,4 +1,9 @@
-"""Erases what a chat user has written, and the account.
+"""Removes messages: those older than `chat.retention_days`, and what one user has written, with the account.
+
+The instance that has shard 0 deletes old messages, in batches. Between two batches it waits nine times as long as the
+last one took, so that the database has at most a tenth of its time for this, whatever it is.
+
+An erasure goes in this order:
 
     end all sessions ─▶ remove the account ─▶ disconnect ─▶ wait until nothing of it is on its way to the database
         ─▶ tombstones, translations ─▶ claims, dead letters, notices in Redis
@@ -14,11 +19,55 @@ from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
-from dragoman.archive import Archive, Removed
+import structlog
+
+from dragoman.archive import Archive, ArchiveError, Removed
+from dragoman.domain.chat.message_ids import first_id_of
+from dragoman.services.chat.inbound import now_ms
+from dragoman.services.metrics import Metrics
 from dragoman.services.operations import NotThere
 from dragoman.store.chat.dead_letters import ChatDeadLetters
 from dragoman.store.chat.shards import Shards
 from dragoman.store.chat.users import Users
+
+log = structlog.get_logger(__name__)
+
+RETENTION_S = 60.0
+EXPIRE_BATCH = 50
+REST = 9
+DAY_MS = 86_400_000
+
+
+class Retention:
+    def __init__(self, archive: Archive, is_ours: Callable[[], bool], metrics: Metrics, days: float) -> None:
+        self._archive, self._is_ours, self._metrics = archive, is_ours, metrics
+        self._age_ms = int(days * DAY_MS)
+
+    async def run_once(self) -> None:
+        """Until nothing is too old, or another instance does it."""
+        if not self._age_ms:
+            return
+        before_ms = now_ms() - self._age_ms
+        deleted = undelivered = 0
+        while self._is_ours():
+            began = monotonic()
+            try:
+                removed = await self._archive.expire(first_id_of(before_ms), before_ms, EXPIRE_BATCH)
+            except ArchiveError as error:
+                log.warning("old messages are not deleted", error=str(error), limited=True)
+                break
+            self._metrics.chat_expired.inc(removed.messages)
+            self._metrics.chat_expired_undelivered.inc(removed.undelivered)
+            deleted, undelivered = deleted + removed.messages, undelivered + removed.undelivered
+            if removed.messages < EXPIRE_BATCH:
+                break
+            await asyncio.sleep(REST * (monotonic() - began))
+        if deleted:
+            log.info("old messages were deleted", messages=deleted, undelivered=undelivered)
+
+
+# -- erasure ---------------------------------------------------------------------------------------
+
 
 BATCH = 200
 WORK_S = 5.0  # of one call; the command repeats it
