@@ -12,7 +12,7 @@ from msgspec import inspect
 
 from contract.test_messages import DECODERS, UNIONS, sample_of
 from dragoman.protocol.codec import decode_client
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import ProtocolError
 from dragoman.protocol.fields import Message, keep
 from dragoman.protocol.session import SessionInit
 from support.tables import for_each

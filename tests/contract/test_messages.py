@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from dragoman.protocol import audio, codec
-from dragoman.protocol.codes import ErrorCode
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import ErrorCode, ProtocolError
 from dragoman.protocol.fields import Message
 from dragoman.protocol.node import NodeMessage, ToNode
 from dragoman.protocol.session import ClientMessage, ServerMessage

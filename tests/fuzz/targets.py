@@ -19,8 +19,7 @@ from dragoman.gateway import chat_user_api, operator_chat_api
 from dragoman.gateway.http_requests import BadRequest
 from dragoman.protocol import audio, chat, codec, peer
 from dragoman.protocol.chat_http import LoginRequest, RefreshRequest, VerifyRequest
-from dragoman.protocol.codes import ErrorCode
-from dragoman.protocol.errors import BadAudio, ProtocolError
+from dragoman.protocol.codes import BadAudio, ErrorCode, ProtocolError
 from dragoman.protocol.fields import ABSENT
 from dragoman.services.chat.accounts import Denied
 from fuzz import doors

@@ -8,7 +8,7 @@ from random import Random, SystemRandom
 import pytest
 
 from dragoman.protocol import codec
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import ProtocolError
 from fuzz.mutate import Case
 from fuzz.refusal import is_good_refusal
 from fuzz.search import Found, Target, known, search

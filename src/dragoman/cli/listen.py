@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.guest import Guest, server_of, user_name
 from dragoman.cli.output import Failure
-from dragoman.cli.room import parse
+from dragoman.cli.room import Guest, parse, server_of, user_name
 from dragoman.cli.say import ClientToken, Urls, sentence_of
 from dragoman.cli.settings import ConfigFile, Overrides, authority, option, session_url, settings
 from dragoman.cli.terminal_io import read_stdin, signal_handlers

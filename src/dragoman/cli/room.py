@@ -1,16 +1,20 @@
 """`dragoman room`: opens, lists, shows and closes rooms, and writes their transcripts."""
 
+import getpass
 import re
 import time
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode, urlsplit
 
 import typer
 
 from dragoman.cli import output
 from dragoman.cli.api import Api, AsJson, Yes, change, segment, with_api
 from dragoman.cli.output import USAGE, Failure
+
+if TYPE_CHECKING:
+    from dragoman.config import Config
 
 app = typer.Typer(no_args_is_help=True, help="Open, list, show and close rooms, and write their transcripts.")
 
@@ -197,3 +201,32 @@ def _age(ms: float) -> str:
     minutes, seconds = divmod(int(max(0.0, ms) / 1000), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds} s"
+
+
+def server_of(room: str) -> str:
+    """The server in the link of a room; '' if it is not a link."""
+    parts = urlsplit(room.strip())
+    return f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else ""
+
+
+def user_name(otherwise: str) -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return otherwise
+
+
+class Guest:
+    """Asks the server for tokens."""
+
+    def __init__(self, config: "Config", url: str, name: str) -> None:
+        parts = urlsplit(url)
+        self._base = f"{'https' if parts.scheme == 'wss' else 'http'}://{parts.netloc}"
+        self._config, self._name, self.token, self.lifetime_s = config, name, "", 0.0
+
+    def join(self, **room: str) -> tuple[str, str]:
+        """The token ('' if the server needs none) and the id of the room; a guest that has a token gets a new one."""
+        api = Api(self._config, self._base, self.token or None)
+        answer = api.post(f"{ROOMS}/join", {**room, "name": self._name})
+        self.token, self.lifetime_s = str(answer["token"]), float(answer["expires_in_s"])
+        return self.token, str(answer["room_id"])

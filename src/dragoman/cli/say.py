@@ -21,11 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.guest import Guest, server_of, user_name
 from dragoman.cli.output import USAGE, Failure
-from dragoman.cli.room import parse
-from dragoman.cli.say_output import LineOutput, output_for
-from dragoman.cli.say_room import RoomSpeaker
+from dragoman.cli.room import Guest, parse, server_of, user_name
+from dragoman.cli.say_output import LineOutput, RoomSpeaker, output_for
 from dragoman.cli.settings import ConfigFile, Overrides, authority, option, session_url, settings
 from dragoman.cli.terminal_io import read_begin, read_stdin, signal_handlers
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from dragoman.cli import output
-from dragoman.cli.demo_engines import AUTO, LOCAL, SIM, Choice, choose
+from dragoman.cli.models import AUTO, LOCAL, SIM, Choice, choose
 from dragoman.cli.output import Failure
 from dragoman.cli.settings import ConfigFile, Overrides, authority, option, settings
 

@@ -15,7 +15,7 @@ from sys import byteorder
 from typing import BinaryIO, NamedTuple
 
 from dragoman.protocol.audio import OPUS, OPUS_PACKET_MS, PCM16, duration_ms
-from dragoman.protocol.errors import BadAudio
+from dragoman.protocol.codes import BadAudio
 
 CHUNK_MS = 256
 MAX_CHUNK_BYTES = 48_000  # 64 KB as base64

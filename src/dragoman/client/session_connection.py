@@ -26,8 +26,7 @@ from dragoman.client.pacing import Throttle
 from dragoman.client.session_state import Chunk, SessionState
 from dragoman.connection import Backoff, ClientWebSocket, ConnectionRefused, Connector, Frame, ServerUnreachable
 from dragoman.protocol import codec
-from dragoman.protocol.codes import ErrorCode
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import ErrorCode, ProtocolError
 from dragoman.protocol.fields import Message
 from dragoman.protocol.session import (
     Error,

@@ -17,8 +17,7 @@ from msgspec import Meta
 
 from dragoman.config.schema_chat import Archive, Chat
 from dragoman.config.schema_limits import Limits
-from dragoman.config.schema_rooms import Rooms
-from dragoman.config.schema_speech import Speech
+from dragoman.config.schema_speech import Rooms, Speech
 from dragoman.config.section import NAME, NAME_IN_WORDS, Section, quota
 
 

@@ -6,7 +6,7 @@ import re
 from dragoman.engines.engine import EngineFailed
 from dragoman.engines.processes import found, output
 from dragoman.engines.sound import Sound
-from dragoman.protocol.errors import BadAudio
+from dragoman.protocol.codes import BadAudio
 
 PACKAGE = "espeak-ng"
 DEFAULT_SPEED = 150  # words a minute

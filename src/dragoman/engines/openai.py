@@ -14,7 +14,7 @@ from dragoman.engines.engine import EngineFailed, Missing, Partial, Recognised, 
 from dragoman.engines.http_service import HttpService
 from dragoman.engines.languages import MULTILINGUAL, NAMES, code_of
 from dragoman.engines.sound import Sound
-from dragoman.protocol.errors import BadAudio
+from dragoman.protocol.codes import BadAudio
 
 DEFAULT_URL = "https://api.openai.com/v1"
 RATE = 16_000

@@ -12,7 +12,7 @@ from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
 from dragoman.protocol.audio import OPUS, OPUS_PACKET_MS, duration_ms, opus_run
-from dragoman.protocol.errors import BadAudio
+from dragoman.protocol.codes import BadAudio
 
 if TYPE_CHECKING:
     import av

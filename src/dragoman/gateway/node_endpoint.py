@@ -12,8 +12,7 @@ from dragoman.gateway.connection import Connection
 from dragoman.gateway.open_connections import AuthenticatedConnections, PreSession
 from dragoman.protocol import node as wire
 from dragoman.protocol.codec import decode_node, encode
-from dragoman.protocol.codes import Close, ErrorCode
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import Close, ErrorCode, ProtocolError
 from dragoman.protocol.session import Error
 from dragoman.services.loops import Tasks
 from dragoman.services.speech.local_nodes import LocalNode, LocalNodes

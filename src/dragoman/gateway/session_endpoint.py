@@ -14,8 +14,7 @@ from dragoman.gateway.open_connections import AuthenticatedConnections, PreSessi
 from dragoman.protocol import session as wire
 from dragoman.protocol.audio import decode_base64, full_timestamp, parse_frame
 from dragoman.protocol.codec import decode_client, encode
-from dragoman.protocol.codes import BackpressureAction, Close, ErrorCode
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import BackpressureAction, Close, ErrorCode, ProtocolError
 from dragoman.protocol.fields import keep
 from dragoman.protocol.rooms import RoomCommand
 from dragoman.services.loops import Tasks

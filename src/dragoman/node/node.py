@@ -20,11 +20,11 @@ import msgspec
 
 from dragoman.connection import Backoff, ClientWebSocket, ConnectionRefused, Connector, Frame
 from dragoman.node.capabilities import Capabilities, usage_of_this_machine
+from dragoman.node.job import ResultOutbox, encode_draining
 from dragoman.node.preview import Preview, Previewer
-from dragoman.node.results import ResultOutbox, encode_draining
 from dragoman.node.worker import Handler, Worker
 from dragoman.protocol import codec
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import ProtocolError
 from dragoman.protocol.fields import MAX_PAIRS, Message
 from dragoman.protocol.node import (
     JobAssign,

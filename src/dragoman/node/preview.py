@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from dragoman.node.results import valid_text
+from dragoman.node.job import valid_text
 from dragoman.protocol import audio
 from dragoman.protocol.codes import PreviewEnd
 from dragoman.protocol.fields import Message

@@ -15,8 +15,7 @@ from functools import partial
 from itertools import count
 from typing import Generic, TypeVar
 
-from dragoman.node.job import Job, ModelNotAvailable, Result
-from dragoman.node.results import encode_failure, encode_result, valid_text
+from dragoman.node.job import Job, ModelNotAvailable, Result, encode_failure, encode_result, valid_text
 from dragoman.node.threads import Threads
 from dragoman.protocol.fields import Message
 from dragoman.protocol.node import JobAck, JobAssign, JobStarted, NodePartial

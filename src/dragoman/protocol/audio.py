@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pybase64
 from msgspec import Raw, json
 
-from dragoman.protocol.errors import BadAudio
+from dragoman.protocol.codes import BadAudio
 
 OPUS = "opus"
 PCM16 = "pcm16"

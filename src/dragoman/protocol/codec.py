@@ -12,8 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_
 import msgspec
 from msgspec import Raw
 
-from dragoman.protocol.codes import FINAL_CODES, ErrorCode
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import FINAL_CODES, ErrorCode, ProtocolError
 from dragoman.protocol.fields import ABSENT, Message, Name, Part, Sentence
 from dragoman.protocol.node import JobError, NodeMessage, ToNode
 from dragoman.protocol.session import ClientMessage, ServerMessage

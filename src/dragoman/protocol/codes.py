@@ -172,3 +172,19 @@ class Close(IntEnum):
 def may_come_back(close_code: int) -> bool:
     """Whether a peer closed with this code should reconnect; with codes of others it should."""
     return not 4500 <= close_code <= 4999
+
+
+class ProtocolError(Exception):
+    """The answer to the peer: an error code and a sentence for a person."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class BadAudio(ProtocolError):
+    """Audio that does not match its format."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_MESSAGE, message)

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from dragoman.protocol.codec import sentence_of
-from dragoman.protocol.codes import ErrorCode
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import ErrorCode, ProtocolError
 
 
 class Peer(msgspec.Struct, tag_field="type", omit_defaults=True, frozen=True):

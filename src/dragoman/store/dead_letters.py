@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import ProtocolError
 from dragoman.protocol.peer import decode_inbox
 from dragoman.store.inbox import Inboxes, PushReply
 from dragoman.store.keys import Keys

@@ -14,8 +14,7 @@ import pytest
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.lease import SelfLease
-from dragoman.protocol.codes import CancelReason
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import CancelReason, ProtocolError
 from dragoman.protocol.peer import JobEnded, SessionMoved
 from dragoman.protocol.session import SessionInit, SessionResume, Utterance
 from dragoman.services.routing.router import drop

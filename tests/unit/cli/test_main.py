@@ -13,10 +13,10 @@ import pytest
 import typer
 
 from dragoman import __version__
-from dragoman.cli import demo_engines
 from dragoman.cli import main as cli
-from dragoman.cli.demo_engines import Choice, choose
+from dragoman.cli import models
 from dragoman.cli.main import COMMANDS, Command, imported, run
+from dragoman.cli.models import Choice, choose
 from dragoman.cli.node import _chosen, _setup, _step
 from dragoman.cli.output import USAGE, Failure
 from dragoman.cli.serve import IMPORTED, _for_demo, process_started
@@ -296,14 +296,14 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No program is installed, not even apt-get; and there is no model to get."""
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("DRAGOMAN_MODELS", str(tmp_path))
-    monkeypatch.setattr(demo_engines, "DEMO", ())
+    monkeypatch.setattr(models, "DEMO", ())
 
 
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch, keys: str, *, root: bool = True, terminal: bool = True) -> None:
     typed = io.StringIO(keys)
     monkeypatch.setattr(typed, "isatty", lambda: terminal)
     monkeypatch.setattr("sys.stdin", typed)
-    monkeypatch.setattr(demo_engines, "_can_install", lambda: root)
+    monkeypatch.setattr(models, "_can_install", lambda: root)
 
 
 @pytest.mark.usefixtures("bare")
@@ -370,7 +370,7 @@ def test_demo_asks_once_whether_to_get_real_engines_and_remembers_a_no(
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_MODELS", str(tmp_path / "models"))
     got = list[str]()
-    monkeypatch.setattr(demo_engines, "get_model", lambda model, folder: got.append(model.name))
+    monkeypatch.setattr(models, "get_model", lambda model, folder: got.append(model.name))
     at_a_terminal(monkeypatch, "y\n", terminal=False)
     choose("auto", None)
     assert capfd.readouterr() == ("", "")

@@ -22,7 +22,7 @@ from dragoman.client import (
     UnsupportedAudio,
 )
 from dragoman.protocol.audio import decode_base64
-from dragoman.protocol.errors import BadAudio
+from dragoman.protocol.codes import BadAudio
 from dragoman.protocol.session import (
     AsrPartial,
     AudioChunk,

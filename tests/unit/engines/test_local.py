@@ -20,7 +20,7 @@ from dragoman.engines.catalog import (
 )
 from dragoman.engines.pocketsphinx import PROFANITY, PocketSphinx, _without_profanity
 from dragoman.protocol.audio import SILENCE_PACKET, duration_ms, opus_run
-from dragoman.protocol.errors import BadAudio
+from dragoman.protocol.codes import BadAudio
 from support.engines import KEY, beep, english, model_server, needs_apertium, needs_espeak, needs_wheels
 from support.tables import for_each
 from support.waiting import wait_until

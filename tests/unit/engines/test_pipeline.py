@@ -8,7 +8,7 @@ from dragoman.engines import EngineFailed, Hints, Pipeline, Recognised, Sound, T
 from dragoman.engines.engine import left_s
 from dragoman.node import Job, ModelNotAvailable, Result
 from dragoman.protocol.audio import encode_base64
-from dragoman.protocol.errors import BadAudio
+from dragoman.protocol.codes import BadAudio
 from dragoman.protocol.session import Pipeline as Steps
 from support.engines import beep, needs_wheels
 from unit.node.fake_scheduler import assignment, job

@@ -10,11 +10,11 @@ import pytest
 from dragoman.engines import EngineFailed, EngineTimeout
 from dragoman.node import Job, JobFailed, ModelNotAvailable, Result, SimSettings, Timing, run_sim_node
 from dragoman.node.capabilities import Capabilities, usage_of_this_machine
-from dragoman.node.results import ResultOutbox, encode_draining, encode_failure, encode_result
+from dragoman.node.job import ResultOutbox, encode_draining, encode_failure, encode_result
 from dragoman.node.sim import SimEngine, SimulatedFailure
 from dragoman.node.threads import Threads
 from dragoman.protocol import audio, codec
-from dragoman.protocol.errors import BadAudio, ProtocolError
+from dragoman.protocol.codes import BadAudio, ProtocolError
 from dragoman.protocol.node import (
     InstalledService,
     JobCancel,

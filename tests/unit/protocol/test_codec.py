@@ -5,8 +5,7 @@ import msgspec
 import pytest
 
 from dragoman.protocol import codec
-from dragoman.protocol.codes import ErrorCode
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import ErrorCode, ProtocolError
 from dragoman.protocol.fields import ABSENT, Message, keep
 from dragoman.protocol.node import JobAssign, JobError, JobResult, NodeRegister
 from dragoman.protocol.session import AudioChunk, Pipeline, SessionInit, TranslationResult, Utterance

@@ -16,8 +16,7 @@ from msgspec import Raw
 
 from dragoman.protocol import audio, codec, extra, ids, peer
 from dragoman.protocol.audio import AudioFrame, FrameKind
-from dragoman.protocol.codes import Close, ErrorCode, may_come_back
-from dragoman.protocol.errors import BadAudio, ProtocolError
+from dragoman.protocol.codes import BadAudio, Close, ErrorCode, ProtocolError, may_come_back
 from dragoman.protocol.fields import ABSENT
 from dragoman.protocol.node import advanced_features, previews_of, slots_of
 from dragoman.protocol.session import ServiceTimings

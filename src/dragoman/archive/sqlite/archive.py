@@ -12,8 +12,7 @@ from typing import Any
 from dragoman.archive.archive import Archive, conversations_by, now_ms
 from dragoman.archive.rows import Batch
 from dragoman.archive.sqlite import writes
-from dragoman.archive.sqlite.file import SqliteFile
-from dragoman.archive.sqlite.threads import Reader, Writer
+from dragoman.archive.sqlite.file import Reader, SqliteFile, Writer
 from dragoman.archive.types import Applied, Migration, NewMessage, Receipt, SaveOutcome
 
 _UNDELIVERED_USERS = """

@@ -29,8 +29,7 @@ from dragoman.client.chat.messages import (
     Translation,
     Unreachable,
 )
-from dragoman.client.chat.outbox import Inbox, Outbox, PendingReceipts, Put, SentReceipts
-from dragoman.client.chat.translations import Translations
+from dragoman.client.chat.outbox import Inbox, Outbox, PendingReceipts, Put, SentReceipts, Translations
 from dragoman.client.pacing import RateLimit
 from dragoman.connection import Backoff, ClientWebSocket, Closed, ConnectionRefused, Connector, Frame, ServerUnreachable
 from dragoman.protocol import chat as wire

@@ -4,14 +4,16 @@ Outbox           our messages that are not known to be saved, and which is sent 
 PendingReceipts  receipts for messages to us that were not sent yet
 SentReceipts     receipts of the receivers, matched to our messages
 Inbox            messages to this user that were not read yet
+Translations     requests for translations that have no answer yet
 """
 
+import asyncio
 import heapq
 from collections import OrderedDict, deque
 from enum import Enum, auto
 from itertools import islice, takewhile
 
-from dragoman.client.chat.messages import FORGOTTEN, ChatClosed, Message, Sent
+from dragoman.client.chat.messages import FORGOTTEN, ChatClosed, ChatError, Message, Sent, Translation
 from dragoman.connection import Backoff, ReceiveQueue
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType
@@ -282,3 +284,58 @@ class Inbox(ReceiveQueue[Message]):
         if message is not None and message.server_msg_id in self._was_read:
             self._was_read[message.server_msg_id] = True
         return message
+
+
+Key = tuple[int, str]
+
+
+class Translations:
+    """Requests are sent again after a reconnect, because the answer may have been lost."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Key, asyncio.Future[Translation]] = {}
+        self._unsent: deque[Key] = deque()
+
+    def __len__(self) -> int:
+        """Requests that are to be sent."""
+        return len(self._unsent)
+
+    def ask(self, server_msg_id: int, lang: str) -> "asyncio.Future[Translation]":
+        key = (server_msg_id, lang)
+        if key not in self._waiting:
+            self._waiting[key] = asyncio.get_running_loop().create_future()
+            self._unsent.append(key)
+        return self._waiting[key]
+
+    def forget(self, server_msg_id: int, lang: str) -> None:
+        self._waiting.pop((server_msg_id, lang), None)
+
+    def next(self) -> bytes | None:
+        while self._unsent:
+            key = self._unsent.popleft()
+            if key in self._waiting:
+                return wire.translate(*key)
+        return None
+
+    def lost(self) -> None:
+        self._unsent = deque(self._waiting)
+
+    def received(self, translation: Translation) -> None:
+        waiting = self._waiting.pop((translation.server_msg_id, translation.lang), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(translation)
+
+    def refused(self, server_msg_id: int, reason: str) -> bool:
+        """The server answered with an error. False: nothing was asked about this message."""
+        keys = [key for key in self._waiting if key[0] == server_msg_id]
+        for key in keys:
+            self.received(Translation(*key, reason=reason))
+        return bool(keys)
+
+    def end(self, error: ChatError) -> None:
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+                waiting.exception()  # nobody may be waiting
+        self._waiting.clear()
+        self._unsent.clear()

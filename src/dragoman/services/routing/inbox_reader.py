@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import ProtocolError
 from dragoman.protocol.peer import InboxMessage, decode_inbox
 from dragoman.services.loops import unawaited
 from dragoman.services.metrics import Metrics

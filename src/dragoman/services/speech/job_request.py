@@ -16,8 +16,7 @@ from typing import Protocol
 from dragoman.domain.job_signals import End
 from dragoman.domain.placement import NoNode, Turn
 from dragoman.protocol.audio import decode_base64, duration_ms
-from dragoman.protocol.codes import TextKind
-from dragoman.protocol.errors import BadAudio
+from dragoman.protocol.codes import BadAudio, TextKind
 from dragoman.protocol.node import JobAssign, NodePartial
 from dragoman.protocol.peer import RoomUtterance
 from dragoman.protocol.session import Utterance

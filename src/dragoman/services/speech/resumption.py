@@ -23,8 +23,7 @@ from dragoman.domain.placement import Turn
 from dragoman.domain.release import Settled
 from dragoman.domain.segmenter import AudioMark
 from dragoman.protocol.codec import encode
-from dragoman.protocol.codes import Close, ErrorCode
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import Close, ErrorCode, ProtocolError
 from dragoman.protocol.peer import JobEnded, JobMoved, RoomUtterance, SessionMoved, room_of
 from dragoman.protocol.session import SessionInit, SessionResume
 from dragoman.services.loops import Tasks, retry

@@ -24,8 +24,15 @@ from dragoman.domain.placement import NoNode, Turn
 from dragoman.domain.release import Drop, ReleaseWindow, Settled
 from dragoman.domain.segmenter import AudioMark, Cut, Output, SegmenterSettings, Silence, TurnEnded, Withheld
 from dragoman.protocol import ids
-from dragoman.protocol.codes import BackpressureAction, CancelReason, Close, ErrorCode, RoomErrorCode, UiEventName
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import (
+    BackpressureAction,
+    CancelReason,
+    Close,
+    ErrorCode,
+    ProtocolError,
+    RoomErrorCode,
+    UiEventName,
+)
 from dragoman.protocol.fields import Message
 from dragoman.protocol.node import NodePartial
 from dragoman.protocol.peer import RoomUtterance

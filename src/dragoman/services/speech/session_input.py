@@ -25,8 +25,7 @@ from dragoman.domain.reorder import IndexRefused, Reorder
 from dragoman.domain.segmenter import AudioMark, Cut, Output, Segmenter, SegmenterSettings
 from dragoman.protocol import ids
 from dragoman.protocol.audio import MAX_CHUNK_PACKETS, OPUS, PCM16, duration_ms
-from dragoman.protocol.codes import ErrorCode
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import ErrorCode, ProtocolError
 from dragoman.protocol.fields import keep
 from dragoman.protocol.node import JobAssign
 from dragoman.protocol.session import VAD_SERVER, SessionInit, Utterance

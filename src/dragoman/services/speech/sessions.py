@@ -19,8 +19,7 @@ from dragoman.domain.limits.sessions import (
 )
 from dragoman.protocol import ids
 from dragoman.protocol.codec import decode_client, encode
-from dragoman.protocol.codes import Close, ErrorCode, Platform
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import Close, ErrorCode, Platform, ProtocolError
 from dragoman.protocol.peer import EndSession, ForwardedUtterance, JobEnded, SessionMoved
 from dragoman.protocol.session import Error, SessionInit, SessionInitAck, Utterance
 from dragoman.services.loops import PacedQueue, Tasks

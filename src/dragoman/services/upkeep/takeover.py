@@ -15,7 +15,7 @@ from typing import assert_never
 
 import structlog
 
-from dragoman.protocol.errors import ProtocolError
+from dragoman.protocol.codes import ProtocolError
 from dragoman.protocol.peer import Bounced, FromNode, InboxMessage, NodeLost, decode_inbox
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.inbox_reader import move_to_dlq

@@ -18,16 +18,16 @@ STAMPED = ("dragoman.tools.bench.instance_variants", "stamped")
 
 
 def slow_sqlite() -> None:
-    from dragoman.archive.sqlite import threads
+    from dragoman.archive.sqlite import file
 
-    take = threads.Writer._take
+    take = file.Writer._take
 
     def slowed(self: Any, group: list[Any], most: int | None = None) -> None:
         take(self, group, most)
         if most is not None:  # a transaction, not a failure of one
             time.sleep(COMMIT_MS / 1e3)
 
-    threads.Writer._take = slowed  # type: ignore[method-assign]
+    file.Writer._take = slowed  # type: ignore[method-assign]
 
 
 def slow_postgres() -> None:
