@@ -79,7 +79,7 @@ def through(side: str, decode: Callable[[bytes], Any]) -> Target:
 
 _FRAME: Final = msgspec.Raw(compact({"type": "job_ack", "token": "x"}))
 INBOX: Final[Sequence[peer.InboxMessage]] = (
-    peer.Assign("n", 1, "j", 1, "a", _FRAME),
+    peer.AssignJob("n", 1, "j", 1, "a", _FRAME),
     peer.CancelJob("n", "j", _FRAME),
     peer.FromNode("n", 7, "j", [_FRAME, _FRAME]),
     peer.Bounced("n", 1, "j", 2),

@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 class Todo(NamedTuple):
-    """What a save stage does next: `commit`, `tell` and `done`; or `fail` and `bury`."""
+    """What a save stage does next: `commit`, `tell` and `done`; or `fail` and `move_to_dead`."""
 
     what: str
     messages: tuple[Message, ...]
@@ -277,7 +277,7 @@ class Chat:
         elif what == "done":
             yield Step((name, "is done with", messages), self._done(state, number, todo, rest))
         else:
-            yield Step((name, "buries", messages), self._bury(state, number, todo, rest))
+            yield Step((name, "moves to dead", messages), self._move_to_dead(state, number, todo, rest))
 
     def _commit(self, state: State, number: int, messages: tuple[Message, ...], rest: tuple[Todo, ...]) -> State:
         """One transaction; what a row of each message became is decided by the archive's own code."""
@@ -313,7 +313,7 @@ class Chat:
         yield Step((NAMES[number], "is refused by the database, with", messages), after, fair=known)
 
     def _giving_up(self, message: Message) -> list[Todo]:
-        whats = ("bury", "fail") if self.bug == BURIED_FIRST else ("fail", "bury")
+        whats = ("move_to_dead", "fail") if self.bug == MOVED_FIRST else ("fail", "move_to_dead")
         return [Todo(what, (message,), (), (0,)) for what in whats]
 
     def _done(self, state: State, number: int, todo: Todo, rest: tuple[Todo, ...]) -> State:
@@ -338,16 +338,16 @@ class Chat:
             rest = (Todo("tell", messages, rows), Todo("done", messages, rows, heard_now), *rest)
         return _with_worker(state, number, state.workers[number]._replace(todo=rest))
 
-    def _bury(self, state: State, number: int, todo: Todo, rest: tuple[Todo, ...]) -> State:
+    def _move_to_dead(self, state: State, number: int, todo: Todo, rest: tuple[Todo, ...]) -> State:
         """move_to_dead.lua"""
-        if self._fenced(state, number, "a burial"):
+        if self._fenced(state, number, "a move to dead"):
             return _lost(state, number)
         (message,), (heard,) = todo.messages, todo.heard
         claim = _claim_of(state, message.key)
         own = claim is not None and claim.id == message.id
         if message in state.accepted:
-            if claim is not None and own and claim.again > heard and self.bug != NOT_TOLD_OF_BURIAL:
-                rest = (Todo("fail", (message,)), Todo("bury", (message,), (), (claim.again,)), *rest)
+            if claim is not None and own and claim.again > heard and self.bug != NOT_NOTIFIED_AGAIN:
+                rest = (Todo("fail", (message,)), Todo("move_to_dead", (message,), (), (claim.again,)), *rest)
             else:
                 state = state._replace(accepted=_without_message(state, message), dead=(*state.dead, message))
                 if own and self.bug != CLAIM_KEPT:
@@ -362,15 +362,15 @@ SAVED_EARLY = "saved told before the commit"
 ACKED_EARLY = "acknowledged to Redis before the commit"
 PENDING_FORGOTTEN = "what another left pending is not read"
 NOT_TOLD_AGAIN = "who asks between saved and done is not told again"
-NOT_TOLD_OF_BURIAL = "who asks between failed and buried is not told again"
-BURIED_FIRST = "buried before its sender is told"
+NOT_NOTIFIED_AGAIN = "who asks between failed and moved is not notified again"
+MOVED_FIRST = "moved before its sender is notified"
 CLAIM_KEPT = "a claim kept at the dead letter"
 BUGS = (
     CLAIM_FIRST, DUPLICATE_SAVED, NO_SQL_FENCE, SAVED_EARLY, ACKED_EARLY, PENDING_FORGOTTEN, NOT_TOLD_AGAIN,
-    NOT_TOLD_OF_BURIAL, BURIED_FIRST, CLAIM_KEPT,
+    NOT_NOTIFIED_AGAIN, MOVED_FIRST, CLAIM_KEPT,
 )  # fmt: skip
 # What these do, they do again or not at all: that they compare the lease is for the counts and for those who wait.
-HARMLESS = ("a done that is not fenced", "a burial that is not fenced")
+HARMLESS = ("a done that is not fenced", "a move to dead that is not fenced")
 
 
 # -- what must be so -----------------------------------------------------------------------------
@@ -507,7 +507,7 @@ def _without_claim(state: State, key: str) -> State:
 def _being_finished(state: State, claim: Claim) -> bool:
     """Whether somebody asked again of a message whose sender was told: the claim has a whole life from then on."""
     return bool(claim.again) and any(
-        todo.what in ("done", "bury") and any(message.id == claim.id for message in todo.messages)
+        todo.what in ("done", "move_to_dead") and any(message.id == claim.id for message in todo.messages)
         for worker in state.workers
         for todo in worker.todo[:1]
     )

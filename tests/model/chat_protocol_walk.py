@@ -40,7 +40,7 @@ GATES = {
     "tells saved of": "notify",
     "tells failed of": "notify",
     "is done with": "saved",
-    "buries": "move_to_dead",
+    "moves to dead": "move_to_dead",
 }
 
 

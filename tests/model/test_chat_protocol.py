@@ -22,15 +22,15 @@ from dragoman.store.redis import Redis
 from model.chat_protocol import (
     ACKED_EARLY,
     BUGS,
-    BURIED_FIRST,
     CLAIM_FIRST,
     CLAIM_KEPT,
     DUPLICATE_SAVED,
     HARMLESS,
+    MOVED_FIRST,
     NAMES,
     NO_SQL_FENCE,
+    NOT_NOTIFIED_AGAIN,
     NOT_TOLD_AGAIN,
-    NOT_TOLD_OF_BURIAL,
     PENDING_FORGOTTEN,
     SAVED_EARLY,
     Bound,
@@ -83,8 +83,8 @@ FOUND = {
     ACKED_EARLY: (CRASH_AND_LAPSE, "is nowhere"),
     PENDING_FORGOTTEN: (CRASH_AND_LAPSE, "waits here for ever"),
     NOT_TOLD_AGAIN: (COMES_AND_GOES, "waits here for ever"),
-    NOT_TOLD_OF_BURIAL: (DEAD_LETTERS, "waits here for ever"),
-    BURIED_FIRST: (DEAD_LETTERS, "its sender does not know"),
+    NOT_NOTIFIED_AGAIN: (DEAD_LETTERS, "waits here for ever"),
+    MOVED_FIRST: (DEAD_LETTERS, "its sender does not know"),
     CLAIM_KEPT: (DEAD_LETTERS, "waits here for ever"),
 }
 

@@ -31,7 +31,7 @@ from dragoman.instance.chat_settings import SECRETS_POLL_S, SecretRotation
 from dragoman.instance.process import is_dead
 from dragoman.instance.rooms import RoomLogs, Rooms
 from dragoman.protocol.peer import (
-    Assign,
+    AssignJob,
     Bounced,
     CancelJob,
     ChatKick,
@@ -275,7 +275,7 @@ class Services:
         register, router = self.handlers.register, self.router
         register(FromNode, self.dispatcher.from_node, rehome=router.rehome_to_driver)
         register(Bounced, self.dispatcher.bounced, rehome=router.rehome_to_driver)
-        register(Assign, self.local_nodes.assign, rehome=router.rehome_assign)
+        register(AssignJob, self.local_nodes.assign, rehome=router.rehome_assign)
         register(CancelJob, self.local_nodes.cancel, rehome=router.rehome_cancel)
         register(ToPreview, self.node_previews.on_message, rehome=drop_silently)
         register(FromPreview, self.previews.from_node, rehome=drop_silently)

@@ -19,7 +19,7 @@ class Peer(msgspec.Struct, tag_field="type", omit_defaults=True, frozen=True):
 # -- through inboxes: must arrive ----------------------------------------------------------------
 
 
-class Assign(Peer, tag="assign", frozen=True):
+class AssignJob(Peer, tag="assign", frozen=True):
     """To a node's owner: write this job_assign to its socket."""
 
     node_id: str
@@ -288,7 +288,7 @@ class RoomSignal(Peer, tag="room_signal", frozen=True):
 
 
 InboxMessage = (
-    Assign
+    AssignJob
     | CancelJob
     | FromNode
     | Bounced

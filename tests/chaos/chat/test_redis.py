@@ -195,7 +195,7 @@ async def test_instances_cut_off_from_redis_under_load_fail_open_and_keep_every_
 async def test_messages_saved_without_redis_keep_their_order_when_their_senders_reconnect_elsewhere(
     server: ChatServer, redis_at: RedisAt
 ) -> None:
-    """Cut off past its presence it is buried, and sends its clients away as soon as it hears of it."""
+    """Cut off past its presence, it is taken over, and it disconnects its clients as soon as it is notified."""
     async with proxied(redis_at.url) as proxy:
         a = await server.instance(SAVE_FIRST, scheduler__phase2__redis__url=proxy.url)
         b = await server.instance(SAVE_FIRST)

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.domain.job import Event, Outcome
 from dragoman.instance.services import Services, Stores
-from dragoman.protocol.peer import Assign, Bounced, Evict, FromNode, InboxMessage, NodeLost
+from dragoman.protocol.peer import AssignJob, Bounced, Evict, FromNode, InboxMessage, NodeLost
 from dragoman.services.upkeep.presence import TakeoverResult
 from dragoman.store.errors import RedisAway
 from dragoman.store.inbox import InboxSettings, PushReply
@@ -358,7 +358,7 @@ async def test_an_assignment_in_the_inbox_of_the_dead_goes_back_to_its_driver(
     dead, delivered = await join("dead"), _delivered(whole)
     await stores.owners.claim_node("n", "dead")
     await stores.jobs.create("j", {"driver": "heir"}, "n", 1)
-    await dead.push(Assign("n", 1, "j", 1, "heir", msgspec.Raw(b"{}")))
+    await dead.push(AssignJob("n", 1, "j", 1, "heir", msgspec.Raw(b"{}")))
     await dead.push(Evict("n", 1))
     await dead.die()
     assert await whole.takeover.take_over("dead") is TakeoverResult.DONE

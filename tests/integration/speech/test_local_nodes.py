@@ -9,7 +9,7 @@ import pytest
 from dragoman.protocol.codec import decode_node, encode
 from dragoman.protocol.codes import Close
 from dragoman.protocol.node import JobAck, JobCancel, JobResult, JobStarted, NodePartial
-from dragoman.protocol.peer import Assign, CancelJob, FromNode, decode_inbox
+from dragoman.protocol.peer import AssignJob, CancelJob, FromNode, decode_inbox
 from dragoman.store.instances import Presence
 from support.in_process import TIMEOUT_S, InProcessInstance, InProcessNode, OpenInstance, job_request
 from support.redis_servers import LONG_CLUSTER
@@ -30,7 +30,7 @@ async def assign(instance: InProcessInstance, node: InProcessNode) -> dict[str, 
     """A job that a distant instance drives."""
     mine = job_request()
     frame = msgspec.Raw(encode(mine.assignment))
-    await instance.services.local_nodes.assign(Assign(node.id, node.local.epoch, mine.job_id, 1, DRIVER, frame))
+    await instance.services.local_nodes.assign(AssignJob(node.id, node.local.epoch, mine.job_id, 1, DRIVER, frame))
     return node.jobs[-1]
 
 

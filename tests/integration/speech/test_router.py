@@ -9,7 +9,7 @@ import pytest
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import Close
 from dragoman.protocol.node import JobCancel
-from dragoman.protocol.peer import Assign, Bounced, CancelJob, FromNode, JobEnded
+from dragoman.protocol.peer import AssignJob, Bounced, CancelJob, FromNode, JobEnded
 from dragoman.protocol.session import Backpressure
 from dragoman.services.loops import Tasks
 from dragoman.services.routing import router
@@ -23,7 +23,7 @@ from dragoman.store.sessions import ResumableSessions, Resumed
 from support.in_process import TIMEOUT_S, InProcessInstance, OpenInstance, RecordingSocket
 from support.waiting import wait_until
 
-ASSIGN = Assign("nobody", 1, "job", 1, "a", msgspec.Raw(b"{}"))
+ASSIGN = AssignJob("nobody", 1, "job", 1, "a", msgspec.Raw(b"{}"))
 BOUNCED = Bounced("nobody", 1, "job", 1)
 
 
@@ -47,7 +47,7 @@ def fill(instance: InProcessInstance) -> InboxSettings:
 
 @pytest.mark.parametrize("message", [ASSIGN, BOUNCED])
 async def test_a_bounced_assignment_waits_for_room_in_the_inbox_of_its_driver(
-    open_instance: OpenInstance, message: Assign | Bounced
+    open_instance: OpenInstance, message: AssignJob | Bounced
 ) -> None:
     _, b, heard = await two(open_instance)
     before = fill(b)
@@ -60,7 +60,7 @@ async def test_a_bounced_assignment_waits_for_room_in_the_inbox_of_its_driver(
 
 @pytest.mark.parametrize("message", [ASSIGN, BOUNCED, FromNode("nobody", 1, "job", [msgspec.Raw(b"{}")])])
 async def test_takeover_is_notified_when_a_full_inbox_refuses_for_long(
-    open_instance: OpenInstance, message: Assign | Bounced | FromNode, monkeypatch: pytest.MonkeyPatch
+    open_instance: OpenInstance, message: AssignJob | Bounced | FromNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who makes a dead letter of it."""
     monkeypatch.setattr(router, "FULL_INBOX_TIMEOUT_S", 0.1)

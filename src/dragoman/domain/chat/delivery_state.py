@@ -123,10 +123,10 @@ class DeliveryState:
 class SenderState:
     """The receivers that must have had their resend before this connection's next message reaches them."""
 
-    __slots__ = ("_written_to", "must_resend")
+    __slots__ = ("_written_to", "resend_to")
 
     def __init__(self) -> None:
-        self.must_resend: set[int] = set()  # it saved something for them that could not be pushed
+        self.resend_to: set[int] = set()  # it saved something for them that could not be pushed
         self._written_to: set[int] | None = None  # since it moved; None: it did not move, or all of it is known
 
     def moved(self) -> None:

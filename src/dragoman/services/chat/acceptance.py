@@ -195,7 +195,7 @@ class Acceptance:
         An instance that is slow to begin the resend does not delay the message: the receiver may have been connected
         to the one that died.
         """
-        self._delivery.must_resend(receiver)
+        self._delivery.request_resend(receiver)
         if path is Path.OFF or not self._gate.open:
             return  # this instance pushes the message itself, after the resend
         try:
@@ -204,7 +204,7 @@ class Acceptance:
         except ResendNotBegun as error:
             log.debug("a resend may not have begun yet", user=receiver, error=str(error))
         except (StoreError, TimeoutError):
-            user.sender.must_resend.add(receiver)
+            user.sender.resend_to.add(receiver)
 
     async def accept(
         self,
@@ -275,14 +275,14 @@ class Acceptance:
 
     async def _resend_first(self, user: ChatUser, row: NewMessage) -> None:
         """What was saved past Redis goes out before anything accepted now, whichever instance pushes that."""
-        if user.sender.must_resend:
+        if user.sender.resend_to:
             try:
-                await self._delivery.resend_first(user.sender.must_resend)
+                await self._delivery.resend_first(user.sender.resend_to)
             except ResendNotBegun as error:  # no reason for others to do without Redis
                 raise NotAccepted(str(error), row, ours=True) from None
             except StoreError as error:
                 raise RedisAway(str(error)) from None
-            user.sender.must_resend.clear()
+            user.sender.resend_to.clear()
 
     async def _ask(self, row: NewMessage, path: Path, sent_ms: int, digest: str, share: int) -> tuple[AcceptReply, int]:
         shards, replicas = self._shards, self._switches.current.wait_replicas

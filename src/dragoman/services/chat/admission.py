@@ -178,7 +178,7 @@ class Admission:
         know of the former one.
         """
         if before and await self._users.restore_owner(user.id, user.owner, before):
-            self._delivery.must_resend(user.id)  # a push may have gone to the closed socket
+            self._delivery.request_resend(user.id)  # a push may have gone to the closed socket
         else:
             await self._end_former(user, before)
         await self.disconnected(user)

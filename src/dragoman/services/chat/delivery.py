@@ -199,7 +199,7 @@ class Delivery:
 
     # -- resends ---------------------------------------------------------------------------------
 
-    def must_resend(self, user: int) -> None:
+    def request_resend(self, user: int) -> None:
         """It may have missed something that another instance could not push."""
         self._state.not_located((user,))
 

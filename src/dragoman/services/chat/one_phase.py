@@ -146,7 +146,7 @@ class OnePhase:
         owners = delivery.local_owners([receiver]) if past_redis else await self._owner(receiver)
         await delivery.push([MessagePush.of(row)], owners)
         if delivery.is_unlocated(receiver):
-            user.sender.must_resend.add(receiver)
+            user.sender.resend_to.add(receiver)
 
     async def _owner(self, receiver: int) -> dict[int, str]:
         """Where it is connected. A Redis that hangs delays one message, not each."""

@@ -18,7 +18,7 @@ import structlog
 
 from dragoman.protocol.peer import (
     Announcement,
-    Assign,
+    AssignJob,
     Bounced,
     CancelJob,
     ForwardedUtterance,
@@ -151,7 +151,7 @@ class Router:
         if not answered.done():
             answered.set_result(verdict)
 
-    async def to_node(self, owner: str, message: Assign | CancelJob) -> PushReply:
+    async def to_node(self, owner: str, message: AssignJob | CancelJob) -> PushReply:
         """To the owner of the node's socket: `owner`, and if its inbox is gone, the owner that Redis names."""
         verdict = await self.push(owner, message)
         if verdict is not PushReply.GONE:
@@ -170,7 +170,7 @@ class Router:
         adopter = job.get("driver") if job is not None else None
         return await self.push(adopter, message) if adopter is not None and adopter != former else PushReply.GONE
 
-    async def bounce(self, message: Assign, timeout_s: float = 0.0) -> None:
+    async def bounce(self, message: AssignJob, timeout_s: float = 0.0) -> None:
         """Notify an assignment's driver that it did not reach its node. Raises NoRoom: the caller has to try again."""
         bounced = Bounced(message.node_id, message.epoch, message.job_id, message.attempt)
         await self.push_until(message.driver, lambda: self.to_driver(message.driver, bounced), timeout_s)
@@ -188,7 +188,7 @@ class Router:
 
     # -- entries of a dead instance's inbox: each raises NoRoom if its destination is full ---------
 
-    async def rehome_assign(self, message: Assign) -> None:
+    async def rehome_assign(self, message: AssignJob) -> None:
         owner = await self.owners.node_owner(message.node_id)
         if owner is None or await self.push(owner, message) is not PushReply.OK:
             await self.bounce(message, FULL_INBOX_TIMEOUT_S)

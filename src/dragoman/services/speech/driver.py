@@ -139,7 +139,7 @@ class Driver:
             await self.request.position.wait()
             await self._follow(signals.ReadyToPlace(self._placement.begun))
         finally:
-            self.request.position.release()
+            self.request.position.leave()
 
     async def watch(self) -> str | None:
         """Returns at the end of the job: the node that answered it successfully, or None."""
@@ -251,7 +251,7 @@ class Driver:
         try:
             placed = await self._placement.place(self)
         finally:
-            self.request.position.release()
+            self.request.position.leave()
         self._metrics.stage("placed", self.request)
         if isinstance(placed, Assign):
             await self._placement.wait_to_send()
@@ -382,7 +382,7 @@ class Driver:
         if request.published is not None:
             await request.published
         if recorded is not None:
-            await records.release(request.job_id, request.release_state, release_slot)
+            await records.close(request.job_id, request.release_state, release_slot)
         else:
             records.finish_later(request.job_id, step, request.release_state, release_slot)
 

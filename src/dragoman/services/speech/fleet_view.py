@@ -23,6 +23,7 @@ from dragoman.protocol.codes import NodeFeature
 from dragoman.protocol.node import JobCancel
 from dragoman.protocol.peer import (
     Announcement,
+    AssignJob,
     CancelJob,
     CoolingDown,
     EarlyPushes,
@@ -34,7 +35,6 @@ from dragoman.protocol.peer import (
     SlotFreed,
     SwitchesChanged,
 )
-from dragoman.protocol.peer import Assign as AssignMessage
 from dragoman.services.loops import Tasks, resolve
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import NoRoom, Router
@@ -234,7 +234,7 @@ class NodeTransport:
 
     async def assign(self, choice: Assign, job_id: str, attempt: int, frame: bytes) -> PushReply:
         node = self._view.fleet.get(choice.node_id)
-        message = AssignMessage(
+        message = AssignJob(
             node_id=choice.node_id,
             epoch=choice.epoch,
             job_id=job_id,

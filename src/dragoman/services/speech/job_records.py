@@ -74,7 +74,7 @@ class JobRecords:
         except StoreError:
             return None
 
-    async def release(self, job_id: str, release_state: str, release_slot: ReleaseSlot) -> None:
+    async def close(self, job_id: str, release_state: str, release_slot: ReleaseSlot) -> None:
         """Release the slot, record RELEASED, take the job off the driver's list: in one write."""
         state = dict[str, Any](release_state=release_state) if release_state else {}
 
@@ -97,7 +97,7 @@ class JobRecords:
 
     async def _finish_later(self, job_id: str, step: Finish, release_state: str, release_slot: ReleaseSlot) -> None:
         await self.finish(job_id, step, inf)
-        await self.release(job_id, release_state, release_slot)
+        await self.close(job_id, release_state, release_slot)
 
 
 class JobMetrics:

@@ -135,7 +135,7 @@ class TurnPosition:
         if self._before is not None:
             await asyncio.shield(self._before)
 
-    def release(self) -> None:
+    def leave(self) -> None:
         resolve(self._mine)
 
 
@@ -172,7 +172,7 @@ class SessionTurns:
                 await retry(lambda: self._store.end(self._session_id, turn.id))
         finally:
             turn.end()
-            position.release()
+            position.leave()
 
 
 MAX_NODES = 64  # of one session whose latest index is known

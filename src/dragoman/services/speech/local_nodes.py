@@ -28,7 +28,7 @@ from dragoman.protocol.node import (
     previews_of,
     slots_of,
 )
-from dragoman.protocol.peer import Assign, CancelJob, DrainNode, Evict, FromNode, NodeLost, NodeSeen
+from dragoman.protocol.peer import AssignJob, CancelJob, DrainNode, Evict, FromNode, NodeLost, NodeSeen
 from dragoman.services.loops import Tasks, unawaited
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Announcer, Router
@@ -296,7 +296,7 @@ class LocalNodes:
         if node.usable:
             await self._publish(node, msgspec.structs.replace(node.snapshot, draining=self._draining or node.draining))
 
-    async def assign(self, message: Assign) -> None:
+    async def assign(self, message: AssignJob) -> None:
         node = self.find(message.node_id, message.epoch)
         if node is None:
             await self.router.bounce(message)  # NoRoom: the assignment stays in our inbox

@@ -219,7 +219,7 @@ class Orphans:
         )
 
     async def _close(self, orphan: Orphan) -> None:
-        await self._records.release(orphan.job_id, "", partial(self._release_slot, orphan))
+        await self._records.close(orphan.job_id, "", partial(self._release_slot, orphan))
 
     async def _release_slot(self, orphan: Orphan) -> None:
         if orphan.node_id and await self._reservations.release(orphan.node_id, orphan.job_id, 0) is ReleaseReply.FREED:

@@ -386,7 +386,7 @@ class Session:
         self._count_job()
         outside = End(Outcome.FAILED, RoomErrorCode.NOT_IN_ROOM, OUTSIDE_ITS_ROOM) if self.room_claim else None
         if (refused := (in_room.refused if in_room is not None else outside) or self._refusal()) is not None:
-            request.position.release()
+            request.position.leave()
             self.job_ended(request, refused)
         else:
             self._dispatcher.take(request, self.outbox.note(self.state()) if self.outbox is not None else None)

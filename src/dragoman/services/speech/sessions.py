@@ -400,9 +400,9 @@ class Sessions:
         """Another instance owns the session. Its jobs continue here, and their ends are sent to its owner."""
         if undelivered is None:
             undelivered = session.outbox.undelivered() if session.outbox is not None else ()
-        self._release(session, undelivered, Close.REPLACED, "the session was resumed on another instance")
+        self._hand_off(session, undelivered, Close.REPLACED, "the session was resumed on another instance")
 
-    def _release(self, session: Session, undelivered: Sequence[JobEnded], code: Close, why: str) -> None:
+    def _hand_off(self, session: Session, undelivered: Sequence[JobEnded], code: Close, why: str) -> None:
         for message in undelivered:
             self._results.send(message)
         self._dispatcher.redirect(session.id, session, RemoteListener(self._results))
@@ -426,7 +426,7 @@ class Sessions:
         for session in list(self._sessions.values()):
             if session.outbox is not None:
                 self._drained[session.id] = session.outbox.epoch
-                self._release(session, session.outbox.undelivered(), Close.SHUTDOWN, "this instance is shutting down")
+                self._hand_off(session, session.outbox.undelivered(), Close.SHUTDOWN, "this instance is shutting down")
             elif not session.closing:
                 session.drain()
 

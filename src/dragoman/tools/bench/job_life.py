@@ -19,7 +19,7 @@ from dragoman import logs
 from dragoman.domain.job import Event, Outcome, Reply
 from dragoman.instance.instance import Instance
 from dragoman.protocol.ids import job_id, request_id, session_id, trace_id, turn_id
-from dragoman.protocol.peer import Assign, CancelJob
+from dragoman.protocol.peer import AssignJob, CancelJob
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.store.inbox import PushReply
 from dragoman.store.jobs import Binding, Jobs
@@ -172,8 +172,8 @@ class Probe:
             self._cut_at = self._redis.flushes
             take(request, state_written)
 
-        async def sent(owner: str, message: Assign | CancelJob) -> PushReply:
-            if isinstance(message, Assign):
+        async def sent(owner: str, message: AssignJob | CancelJob) -> PushReply:
+            if isinstance(message, AssignJob):
                 self.counts.append(self._redis.flushes - self._cut_at)
             return await to_node(owner, message)
 

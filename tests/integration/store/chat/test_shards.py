@@ -107,7 +107,7 @@ async def test_a_sender_stores_so_many_bytes_a_day_and_another_one_its_own(redis
     assert 86_300 < left_s <= 86_400
 
 
-async def buried(shards: Shards, holder: str, *numbers: int) -> None:
+async def moved_to_dead(shards: Shards, holder: str, *numbers: int) -> None:
     await accept(shards, *numbers)
     for entry in await accepted(shards):
         assert await shards.move_to_dead(0, holder, shards.accepted(0), entry, "why", 5) == 0
@@ -123,7 +123,7 @@ async def test_dead_letters_that_are_too_old_are_dropped_and_counted(redis: Redi
     holder = await take(shards)
     fields = message(1).fields()
     await redis.call("XADD", shards.dead(0), "1-1", *fields)  # in 1970
-    await buried(shards, holder, 2)
+    await moved_to_dead(shards, holder, 2)
     assert await dead_ids(shards) == [2]
     assert (await shards.status(0)).dropped == 1
     assert await shards.trim_dead_letters(0) == 0

@@ -123,7 +123,7 @@ class Pushes:
             raise ResendNotBegun("another instance is slow")
         self.resent += users
 
-    def must_resend(self, user: int) -> None:
+    def request_resend(self, user: int) -> None:
         self.must.append(user)
 
     def is_unlocated(self, user: int) -> bool:
@@ -290,7 +290,7 @@ async def test_receiver_of_a_message_saved_past_redis_gets_a_resend_first_althou
 async def test_instance_that_is_slow_to_begin_a_resend_does_not_make_others_do_without_redis() -> None:
     store, delivery = Store(), Pushes()
     sender, gate, heard = sending(store, delivery=delivery)
-    sender._user.sender.must_resend.add(8)
+    sender._user.sender.resend_to.add(8)
     sender._user.unsaved.counted(0, 0)
     delivery.handled = False
     await sender.handle(message("m1"), time.monotonic())
