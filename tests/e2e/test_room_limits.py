@@ -1,33 +1,26 @@
 """What one member may ask of rooms, and that speech of others goes on whatever it does."""
 
 import asyncio
-from collections.abc import Iterator
-
-import pytest
 
 from dragoman.client import Room, RoomRefused
 from dragoman.domain.limits.sessions import WORK_AT_ONCE
 from support.raw_node import silent
-from support.redis_servers import KeyInspector, RedisAt
 from support.rooms import gathering, translator
-from support.speech import SECRET, TIMEOUT_S, Harness, start_harness, token, with_healthy_client
+from support.speech import SECRET, TIMEOUT_S, Harness, module_harness, token, with_healthy_client
 from support.waiting import wait_until
 
 JOBS, PER_S, OPENED, PERSISTENT = 10, 20, 3, 1
 LANGUAGES = [f"l{number}" for number in range(9)]
-
-
-@pytest.fixture(scope="module")
-def limited(
-    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    flags: dict[str, object] = {"security__secret": SECRET, "limits__open_jobs_per_principal": JOBS}
-    flags |= {"limits__utterances_per_s": PER_S, "rooms__opened_per_minute": OPENED, "rooms__captions_per_minute": 0}
-    flags |= {"rooms__persistent_per_day": PERSISTENT, "rooms__max_languages": len(LANGUAGES)}
-    operator = {"Authorization": f"Bearer {token('operator', 'olga')}"}
-    folder = tmp_path_factory.mktemp("room-limits")
-    with start_harness(redis_server, folder, key_inspector, flags, headers=operator) as up:
-        yield up
+FLAGS: dict[str, object] = {
+    "security__secret": SECRET,
+    "limits__open_jobs_per_principal": JOBS,
+    "limits__utterances_per_s": PER_S,
+    "rooms__opened_per_minute": OPENED,
+    "rooms__captions_per_minute": 0,
+    "rooms__persistent_per_day": PERSISTENT,
+    "rooms__max_languages": len(LANGUAGES),
+}
+limited = module_harness(FLAGS, headers={"Authorization": f"Bearer {token('operator', 'olga')}"})
 
 
 async def test_greedy_member_of_a_room_with_eight_languages_is_slowed_down_and_refused(limited: Harness) -> None:

@@ -3,21 +3,18 @@
 import asyncio
 import struct
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 import pybase64
-import pytest
 
 from dragoman.client import Failed
 from dragoman.domain.rooms import EntryKind
 from dragoman.protocol.rooms import Caption, CaptionPartial, RoomMessage, RoomSettings
 from support.raw_node import Message, RawNode, Work, silent
-from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, KeyInspector
-from support.rooms import FEATURES, Gathering, Member, gathering, translates, translation, translator
-from support.speech import TIMEOUT_S, Harness, Scenario, Talker, new_scenario, start_harness
+from support.redis_servers import LONG_CLUSTER
+from support.rooms import FEATURES, Member, languages, room, translates, translation, translator
+from support.speech import TIMEOUT_S, Harness, Scenario, Talker, module_harness
 from support.voice import vowel
 from support.waiting import wait_until
 
@@ -31,26 +28,7 @@ FLAGS: dict[str, object] = {
 }
 FIRST_FOREIGN = 1_000_000_000
 SOUND = pybase64.b64encode(bytes(640)).decode()
-
-
-@pytest.fixture(scope="module", params=["single", LONG_CLUSTER])
-def harness(
-    request: pytest.FixtureRequest, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    redis = request.getfixturevalue(FIXTURE_OF[request.param])
-    with start_harness(redis, tmp_path_factory.mktemp("spoken"), key_inspector, FLAGS, FLAGS) as up:
-        yield up
-
-
-@asynccontextmanager
-async def room(harness: Harness) -> AsyncIterator[tuple[Scenario, Gathering]]:
-    async with new_scenario(harness) as scenario, gathering(scenario) as met:
-        yield scenario, met
-
-
-def languages(count: int) -> list[str]:
-    """Only the nodes of one test serve them."""
-    return [f"l{uuid4().hex[:8]}" for _ in range(count)]
+harness = module_harness(FLAGS, FLAGS, on=("single", LONG_CLUSTER))
 
 
 async def says(member: Member, ms: int = 400, *, final: bool = True) -> None:

@@ -1,25 +1,17 @@
 """A thousand members that join one room at the same time, over two instances."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
-from support.redis_servers import KeyInspector, RedisAt
 from support.rooms import gathering, translation, translator
-from support.speech import Harness, Talker, new_scenario, start_harness
+from support.speech import Harness, Talker, module_harness, new_scenario
 from support.waiting import wait_until
 
 MEMBERS, AT_ONCE = 1000, 50
 STORM_S = 60.0
 
-
-@pytest.fixture(scope="module")
-def harness(
-    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    with start_harness(redis_server, tmp_path_factory.mktemp("storm"), key_inspector, {}, {}) as up:
-        yield up
+harness = module_harness({}, {})
 
 
 async def answered(talker: Talker, type: str) -> dict[str, object]:

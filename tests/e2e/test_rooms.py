@@ -1,10 +1,7 @@
 """Rooms over real sockets: people who share no language read each other, on any instances."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 import pytest
@@ -13,33 +10,14 @@ from dragoman.client import Room, RoomRefused
 from dragoman.domain.rooms import About, EntryKind
 from dragoman.store.redis import Redis
 from support.raw_node import silent
-from support.redis_servers import CLUSTER, FIXTURE_OF, KeyInspector
-from support.rooms import Gathering, gathering, translation, translator
-from support.speech import TIMEOUT_S, Harness, Scenario, new_scenario, start_harness
+from support.redis_servers import LONG_CLUSTER
+from support.rooms import Gathering, languages, room, translation, translator
+from support.speech import TIMEOUT_S, Harness, module_harness, new_scenario
 from support.waiting import wait_until
 
 A, B = 0, 1
 FLAGS: dict[str, object] = {"rooms__translate_timeout_ms": 1500, "rooms__captions_per_minute": 0}
-
-
-@pytest.fixture(scope="module", params=["single", CLUSTER])
-def harness(
-    request: pytest.FixtureRequest, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    redis = request.getfixturevalue(FIXTURE_OF[request.param])
-    with start_harness(redis, tmp_path_factory.mktemp("rooms"), key_inspector, FLAGS, FLAGS) as up:
-        yield up
-
-
-@asynccontextmanager
-async def room(harness: Harness) -> AsyncIterator[tuple[Scenario, Gathering]]:
-    async with new_scenario(harness) as scenario, gathering(scenario) as met:
-        yield scenario, met
-
-
-def languages(count: int) -> list[str]:
-    """Only the nodes of one test serve them."""
-    return [f"l{uuid4().hex[:8]}" for _ in range(count)]
+harness = module_harness(FLAGS, FLAGS, on=("single", LONG_CLUSTER))
 
 
 async def test_two_people_with_two_languages_on_two_instances_read_each_other(harness: Harness) -> None:

@@ -1,14 +1,10 @@
 """How many speech sessions one client may have, and that the others have room whatever it does."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from dragoman.domain.limits.sessions import WORK_AT_ONCE
 from dragoman.protocol.codes import Close
-from support.redis_servers import KeyInspector, RedisAt
 from support.speech import (
     ACKING,
     SECRET,
@@ -17,8 +13,8 @@ from support.speech import (
     Scenario,
     Talker,
     closed_with,
+    module_harness,
     new_scenario,
-    start_harness,
     token,
     with_healthy_client,
 )
@@ -26,31 +22,16 @@ from support.waiting import wait_until
 
 PER_S = 20
 INIT: dict[str, object] = {"client_version": "t", "platform": "web", "src_lang": "en", "tgt_lang": "es"}
-
-
-@pytest.fixture(scope="module")
-def shared(
-    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    """Two instances with a secret, where a client may have three sessions and a gateway five."""
-    flags: dict[str, object] = {"security__secret": SECRET}
-    flags |= {"limits__sessions_per_principal": 3, "limits__sessions_per_gateway": 5}
-    flags |= {"limits__utterances_per_s": PER_S}
-    operator = {"Authorization": f"Bearer {token('operator', 'olga')}"}
-    with start_harness(
-        redis_server, tmp_path_factory.mktemp("shared"), key_inspector, flags, flags, headers=operator
-    ) as up:
-        yield up
-
-
-@pytest.fixture(scope="module")
-def laptop(
-    redis_server: RedisAt, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    """Without a secret, with room for six sessions; two of them for those without a connection."""
-    flags: dict[str, object] = {"limits__sessions": 6, "limits__detached_share": 0.34}
-    with start_harness(redis_server, tmp_path_factory.mktemp("laptop"), key_inspector, flags) as up:
-        yield up
+TWO: dict[str, object] = {
+    "security__secret": SECRET,
+    "limits__sessions_per_principal": 3,
+    "limits__sessions_per_gateway": 5,
+    "limits__utterances_per_s": PER_S,
+}
+# With a secret, a client may have three sessions and a gateway five.
+shared = module_harness(TWO, TWO, headers={"Authorization": f"Bearer {token('operator', 'olga')}"})
+# Without one, there is room for six; for two of them without a connection.
+laptop = module_harness({"limits__sessions": 6, "limits__detached_share": 0.34})
 
 
 async def asked(talker: Talker, **fields: object) -> dict[str, Any]:

@@ -1,28 +1,18 @@
 """Text jobs over real sockets: the node is connected to one instance, the text is asked for on another."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-
-import pytest
 
 from dragoman.domain.job import Outcome
 from dragoman.protocol.codes import ErrorCode
 from support.in_process import InProcessInstance, TextAsker
 from support.raw_node import RawNode, Work, at_once, silent
-from support.redis_servers import CLUSTER, FIXTURE_OF, KeyInspector
-from support.speech import TIMEOUT_S, Harness, Scenario, new_scenario, start_harness
+from support.redis_servers import CLUSTER
+from support.speech import TIMEOUT_S, Harness, Scenario, module_harness, new_scenario
 from support.waiting import wait_until
 
 FEATURES = ("job_ack", "text_jobs", "slots:2")
-
-
-@pytest.fixture(scope="module", params=["single", CLUSTER])
-def harness(
-    request: pytest.FixtureRequest, key_inspector: KeyInspector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Harness]:
-    redis = request.getfixturevalue(FIXTURE_OF[request.param])
-    with start_harness(redis, tmp_path_factory.mktemp("text"), key_inspector, {}) as up:
-        yield up
+harness = module_harness({}, on=("single", CLUSTER))
 
 
 @asynccontextmanager

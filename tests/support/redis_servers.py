@@ -205,6 +205,11 @@ async def scripted_redis(reply: Reply, port: int = 0, pauses: dict[bytes, float]
 CLUSTER = pytest.param("cluster", marks=pytest.mark.cluster)
 LONG_CLUSTER = pytest.param("cluster", marks=(pytest.mark.cluster, pytest.mark.long))
 OLD = pytest.param("old", marks=pytest.mark.long)
+# Fixtures of this plugin.
+BINARIES = (
+    pytest.param("server_binary", id="new"),
+    pytest.param("old_server_binary", id="old", marks=pytest.mark.long),
+)
 EVERY_KIND = ("single", CLUSTER, OLD)
 FIXTURE_OF = {
     "single": "redis_server",

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any
+from uuid import uuid4
 
 from dragoman.client import Room, RoomCaption
 from dragoman.domain.rooms import Entry
@@ -13,7 +14,7 @@ from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.rooms.rooms import RoomBounds, Rooms
 from support.raw_node import Message, RawNode, Work
-from support.speech import TIMEOUT_S, Scenario
+from support.speech import TIMEOUT_S, Harness, Scenario, new_scenario
 from support.waiting import wait_until
 
 FEATURES = ("job_ack", "text_jobs", "reattempt", "slots:8")
@@ -118,6 +119,17 @@ async def _finish(member: Member, reading: "asyncio.Task[None]") -> None:
 async def gathering(scenario: Scenario) -> AsyncIterator[Gathering]:
     async with AsyncExitStack() as stack:
         yield Gathering(scenario, stack)
+
+
+@asynccontextmanager
+async def room(harness: Harness) -> AsyncIterator[tuple[Scenario, Gathering]]:
+    async with new_scenario(harness) as scenario, gathering(scenario) as met:
+        yield scenario, met
+
+
+def languages(count: int) -> list[str]:
+    """Only the nodes of one test serve them."""
+    return [f"l{uuid4().hex[:8]}" for _ in range(count)]
 
 
 def store_of(redis: Redis, keys: Keys) -> Rooms:

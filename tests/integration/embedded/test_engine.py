@@ -13,10 +13,11 @@ from dragoman.embedded import engine
 from dragoman.embedded.binary import EngineError, ServerBinary, ServerEnded, dotted
 from dragoman.embedded.datadir import RECORD_FILE
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer, wire
+from support.redis_servers import BINARIES
 from support.waiting import StartParent, alive, wait_for
 
 
-@pytest.fixture(params=["server_binary", "old_server_binary"])
+@pytest.fixture(params=BINARIES)
 def any_binary(request: pytest.FixtureRequest) -> ServerBinary:
     binary: ServerBinary = request.getfixturevalue(request.param)
     return binary

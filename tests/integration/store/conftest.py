@@ -5,12 +5,12 @@ from signal import SIGCONT
 import pytest
 
 from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
-from support.redis_servers import EVERY_KIND, RedisAt, redis_on
+from support.redis_servers import BINARIES, EVERY_KIND, RedisAt, redis_on
 
 redis_at = redis_on(*EVERY_KIND)
 
 
-@pytest.fixture(params=["server_binary", "old_server_binary"], ids=["new", "old"])
+@pytest.fixture(params=BINARIES)
 def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisAt]:
     """A server of one test alone, which may kill it, hang it or lock it."""
     binary = request.getfixturevalue(request.param)

@@ -18,14 +18,14 @@ from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Dedicated, Redis, Subscriber
 from dragoman.tools.redis_cluster import RedisCluster, key_slot
-from support.redis_servers import OK, RedisAt, connected, own, scripted_redis
+from support.redis_servers import BINARIES, OK, RedisAt, connected, own, scripted_redis
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 TIMEOUT_S = 60.0
 
 
-@pytest.fixture(scope="module", params=["server_binary", "old_server_binary"], ids=["new", "old"])
+@pytest.fixture(scope="module", params=BINARIES)
 def mortal_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisAt]:
     """A Cluster whose nodes these tests may kill; each leaves it whole."""
     binary = request.getfixturevalue(request.param)

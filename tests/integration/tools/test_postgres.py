@@ -22,6 +22,7 @@ from dragoman.tools.postgres import NoPostgres, PostgresServer, find_programs
 from dragoman.tools.processes import CannotRun, LoadProcess
 from dragoman.tools.redis_cluster import RedisCluster, first_slot, key_slot
 from support.databases import ask
+from support.redis_servers import BINARIES
 from support.waiting import alive, wait_for
 
 PARENT = """
@@ -91,7 +92,7 @@ def test_without_the_wheel_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(params=["server_binary", "old_server_binary"])
+@pytest.fixture(params=BINARIES)
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisCluster]:
     with RedisCluster(request.getfixturevalue(request.param), tmp_path, node_timeout_ms=1000) as started:
         yield started
