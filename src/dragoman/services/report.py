@@ -11,7 +11,7 @@ from dragoman.domain.fleet import Fleet, Node
 from dragoman.domain.rooms import AUTO, Member, about_of
 from dragoman.protocol import ids
 from dragoman.services.operations import DeadLetters
-from dragoman.services.rooms.local_rooms import WHY_OVER
+from dragoman.services.rooms.local_room import WHY_OVER
 from dragoman.store.inbox import Inboxes
 from dragoman.store.instances import Instances, Owners
 from dragoman.store.jobs import Jobs, Turns, with_attempts

@@ -3,7 +3,8 @@
 from dragoman.domain.rooms import Member
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.services.rooms.local_rooms import LocalMember, LocalRooms
+from dragoman.services.rooms.local_room import LocalMember
+from dragoman.services.rooms.local_rooms import LocalRooms
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.rooms.rooms import Appended, RoomBounds, Rooms

@@ -19,7 +19,8 @@ from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import RoomEnd, RoomErrorCode
 from dragoman.protocol.peer import RoomChanged, RoomEnded, RoomMemberRemoved
 from dragoman.services.loops import retry
-from dragoman.services.rooms.local_rooms import LocalMember, LocalRoom, LocalRooms
+from dragoman.services.rooms.local_room import LocalMember, LocalRoom
+from dragoman.services.rooms.local_rooms import LocalRooms
 from dragoman.services.rooms.room_log import RoomLog
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.fleet_view import FleetView

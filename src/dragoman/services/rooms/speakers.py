@@ -26,7 +26,8 @@ from dragoman.protocol.codes import CancelReason, ErrorCode, RoomErrorCode
 from dragoman.protocol.extra import detected_language
 from dragoman.protocol.peer import RoomPartial, RoomUtterance
 from dragoman.services.loops import Tasks, retry
-from dragoman.services.rooms.local_rooms import LocalMember, LocalRoom, LocalRooms
+from dragoman.services.rooms.local_room import LocalMember, LocalRoom
+from dragoman.services.rooms.local_rooms import LocalRooms
 from dragoman.services.rooms.membership import settings_of
 from dragoman.services.rooms.room_log import DUPLICATE, Asking, Captions, RoomLog, caption_of, reason_of
 from dragoman.services.speech.fleet_view import FleetView

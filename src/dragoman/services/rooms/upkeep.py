@@ -8,7 +8,8 @@ plus one poll.
 import structlog
 
 from dragoman.services.metrics import Metrics
-from dragoman.services.rooms.local_rooms import LocalRoom, LocalRooms
+from dragoman.services.rooms.local_room import LocalRoom
+from dragoman.services.rooms.local_rooms import LocalRooms
 from dragoman.services.rooms.membership import RoomMembership
 from dragoman.services.rooms.room_log import RoomLog
 from dragoman.store.interface import in_slices
