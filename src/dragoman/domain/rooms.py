@@ -227,7 +227,7 @@ def plan_speech(
 
 
 @dataclass(slots=True)
-class PartialPace:
+class SpeakerPace:
     """The partial texts of one speaker: at most three a second. What comes sooner waits, and the latest replaces it."""
 
     sent_at: float = float("-inf")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import chain, combinations, product
 
-from dragoman.domain.rooms import AUTO, PARTIALS_PER_S, Pair, PartialPace, plan_speech
+from dragoman.domain.rooms import AUTO, PARTIALS_PER_S, Pair, SpeakerPace, plan_speech
 from support.tables import for_each
 
 LANGS = ("de", "en", "es")
@@ -55,7 +55,7 @@ def test_job_only_recognises_when_the_spoken_language_is_not_known_before(heard:
 
 
 def test_partials_are_paced_and_the_latest_waits() -> None:
-    pace, now = PartialPace(), 100.0
+    pace, now = SpeakerPace(), 100.0
     assert pace.offer(0, "a", now)
     assert pace.take(now) == (0, "a")
     assert not pace.offer(0, "a b", now + 0.1)
@@ -66,7 +66,7 @@ def test_partials_are_paced_and_the_latest_waits() -> None:
 
 
 def test_partial_of_an_utterance_that_has_its_caption_is_forgotten_and_a_later_one_is_not() -> None:
-    pace = PartialPace()
+    pace = SpeakerPace()
     pace.offer(3, "late", 0.0)
     pace.forget(2)
     assert pace.waiting == (3, "late")

@@ -21,7 +21,7 @@ import structlog
 from dragoman.domain.job import Outcome
 from dragoman.domain.job_signals import End
 from dragoman.domain.limits.rates import RatePerKey
-from dragoman.domain.rooms import AUTO, About, Member, PartialPace, plan_speech
+from dragoman.domain.rooms import AUTO, About, Member, SpeakerPace, plan_speech
 from dragoman.protocol.codes import CancelReason, ErrorCode, RoomErrorCode
 from dragoman.protocol.extra import detected_language
 from dragoman.protocol.peer import RoomPartial, RoomUtterance
@@ -96,7 +96,7 @@ class RoomSpeakers:
         self._audio_rate = RatePerKey(audio_s_per_minute) if audio_s_per_minute else None
         self._queues = SessionQueues(tasks, "room-speech")
         self._restored: dict[str, _Place] = {}
-        self._paces: dict[str, PartialPace] = {}
+        self._paces: dict[str, SpeakerPace] = {}
         self._detected: dict[str, str] = {}  # session → spoken language
 
     # -- how an utterance is spoken --------------------------------------------------------------
@@ -251,7 +251,7 @@ class RoomSpeakers:
             return
         if index < place.local.first_index:
             return
-        pace, now = self._paces.setdefault(session_id, PartialPace()), monotonic()
+        pace, now = self._paces.setdefault(session_id, SpeakerPace()), monotonic()
         waits = pace.waiting is not None
         if pace.offer(index, text, now):
             self._show(session_id)

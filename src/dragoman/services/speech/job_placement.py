@@ -26,7 +26,7 @@ from dragoman.domain.job_signals import BareSignal, Duplicate, PlacementResult
 from dragoman.domain.placement import Ask, Assign, NoNode, Wait
 from dragoman.protocol.codes import TextKind
 from dragoman.services.loops import answers, resolve, retry, unawaited
-from dragoman.services.speech.job_records import Recording
+from dragoman.services.speech.job_records import DispatchWrite
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.placer import Placer, Reservation
 from dragoman.store.errors import RedisAway, StoreError
@@ -75,7 +75,7 @@ class JobPlacement:
         self._failed_on = set[str]()  # nodes that failed the job: never asked for it again
         self._choice: Assign | Wait | None = None
         self._reservation: Reservation | None = None
-        self._recording: Recording
+        self._recording: DispatchWrite
         self._asked: list[asyncio.Future[Any]] = []
         self._changes: set[asyncio.Future[None]] = set()  # of the fleet, for which the job waits
 
@@ -140,7 +140,7 @@ class JobPlacement:
 
     def _choose(self, choice: Assign | Wait) -> Assign | Wait:
         request = self._request
-        self._choice, self._recording = choice, Recording(self._placer, request, choice)
+        self._choice, self._recording = choice, DispatchWrite(self._placer, request, choice)
         self._reservation = None
         if isinstance(choice, Assign):
             self._reservation = Reservation(self._placer, request.job_id, choice)

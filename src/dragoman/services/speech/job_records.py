@@ -1,6 +1,6 @@
 """The record of a job in Redis, as its driver writes it, and the metrics of jobs.
 
-`Recording` is the write that makes a job DISPATCHED; `job_placement` sends it before the job goes to a node.
+`DispatchWrite` is the write that makes a job DISPATCHED; `job_placement` sends it before the job goes to a node.
 
 At the end of a job FINISHED comes first; then its slot is released, RELEASED is recorded and the job leaves the
 driver's list. A slot released before FINISHED could be reserved for another job while this one still runs. If Redis is
@@ -122,7 +122,7 @@ class JobMetrics:
         self._dropped.labels(reason).inc(count)
 
 
-class Recording:
+class DispatchWrite:
     """Write 2, which is prepared while Redis works on write 1."""
 
     def __init__(self, placer: Placer, request: JobRequest, choice: Assign | Wait) -> None:
