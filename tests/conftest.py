@@ -5,6 +5,7 @@
 
 import asyncio
 import faulthandler
+import gc
 import inspect
 import os
 import signal
@@ -21,7 +22,7 @@ import uvloop
 from support.waiting import Enter
 
 # How fast a machine draws examples says nothing about what is tested. `make test-all` asks for the long profile.
-for profile, examples in (("normal", 100), ("long", 500)):
+for profile, examples in (("normal", 40), ("long", 500)):
     hypothesis.settings.register_profile(
         profile, max_examples=examples, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
@@ -40,6 +41,16 @@ pytest_plugins = ["support.redis_servers", "support.databases", "support.preload
 # Below the time-out of pytest-timeout, whose signal does not get through to a uvloop that has nothing to do.
 TIMEOUT_S = 200.0
 CLOSE_TIMEOUT_S = 30.0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exempt modules and items from garbage collection: they stay until the end, and there are many."""
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,10 +5,11 @@ and lives are long against the time a test takes, so nothing expires but by the 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
@@ -54,8 +55,15 @@ Machine = Callable[[], RuleBasedStateMachine]
 
 
 def check(machine: Machine, examples: int = 40, steps: int = 30) -> None:
-    """Run a machine; the same examples every time."""
-    run_state_machine_as_test(cast(Any, machine), settings=_settings(examples, steps))
+    """Run a machine, with so many of every 100 examples of the profile; the same examples every time."""
+    share = max(1, examples * settings().max_examples // 100)
+    run_state_machine_as_test(cast(Any, machine), settings=_settings(share, steps))
+
+
+def planted(bugs: Collection[str], *in_every_run: str) -> list[Any]:
+    """The bugs as parameters of a test; those that are not named here are long."""
+    assert {*in_every_run} <= {*bugs}
+    return [bug if bug in in_every_run else pytest.param(bug, marks=pytest.mark.long) for bug in bugs]
 
 
 def finds_a_difference(machine: Machine, examples: int = 300, steps: int = 30) -> bool:

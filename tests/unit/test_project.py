@@ -183,23 +183,34 @@ async def test_that_leaves_a_task():
 """
 
 
+def run_pytest(test: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    options = ("-q", "-c", "pyproject.toml", "-p", "conftest", "-p", "no:cacheprovider")
+    command, env = (sys.executable, "-m", "pytest", *options, str(test)), {**os.environ, **environment}
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
 def test_run_ends_and_names_the_test_whose_event_loop_cannot_be_closed(tmp_path: Path) -> None:
     test = tmp_path / "test_left.py"
     test.write_text(LEAVES_A_TASK, encoding="utf-8")
-    command = (sys.executable, "-m", "pytest", "-q", "-c", "pyproject.toml", "-p", "conftest", str(test))
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    run = run_pytest(test)
     assert run.returncode == 1, run.stdout
     assert "test_that_leaves_a_task: its event loop cannot be closed" in run.stderr
 
 
-NEEDS_ENGINES = "tests/unit/cli/test_main.py::test_auto_chooses_local_nodes_when_the_engines_are_installed"
+NEEDS_ENGINES = """
+from support.engines import needs_apertium
+
+@needs_apertium
+def test_that_translates():
+    pass
+"""
 
 
 @pytest.mark.parametrize(("ci", "said", "code"), [("false", "1 skipped", 0), ("true", "a part is missing: needs", 1)])
 def test_a_test_without_its_engine_is_skipped_and_in_ci_fails(tmp_path: Path, ci: str, said: str, code: int) -> None:
-    without_engines = {**os.environ, "PATH": str(tmp_path), "CI": ci}
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", NEEDS_ENGINES)
-    run = subprocess.run(command, cwd=ROOT, env=without_engines, capture_output=True, text=True, check=False)
+    test = tmp_path / "test_engines.py"
+    test.write_text(NEEDS_ENGINES, encoding="utf-8")
+    run = run_pytest(test, PATH=str(tmp_path), CI=ci)
     assert (run.returncode, said in run.stdout) == (code, True), run.stdout
 
 

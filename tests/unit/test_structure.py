@@ -80,13 +80,18 @@ def foreign_assignments(tree: ast.Module) -> list[str]:
     records, found = fields_of_records(tree), set[str]()
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for function in functions:
-        own = {"self", "cls"} | constructed_in(function)
-        for node in ast.walk(function):
-            for target in assigned(node):
-                is_own = isinstance(target.value, ast.Name) and target.value.id in own
-                is_counter = isinstance(node, ast.AugAssign) and ast.unparse(target.value).endswith("counters")
-                if not is_own and not is_counter and target.attr not in records:
-                    found.add(ast.unparse(target))
+        targets = [(node, target) for node in ast.walk(function) for target in assigned(node)]
+        foreign = [
+            (node, target)
+            for node, target in targets
+            if target.attr not in records and ast.unparse(target.value) not in ("self", "cls")
+        ]
+        constructed = constructed_in(function) if foreign else set[str]()
+        for node, target in foreign:
+            is_own = isinstance(target.value, ast.Name) and target.value.id in constructed
+            is_counter = isinstance(node, ast.AugAssign) and ast.unparse(target.value).endswith("counters")
+            if not is_own and not is_counter:
+                found.add(ast.unparse(target))
     return sorted(found)
 
 

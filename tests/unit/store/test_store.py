@@ -310,12 +310,12 @@ ASKING: dict[str, Callable[[Redis], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.parametrize("what", ASKING)
-async def test_lost_connection_is_reported_once(what: str) -> None:
+async def test_lost_connection_is_reported_once() -> None:
     forgotten = list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: forgotten.append(context))
-    with pytest.raises(StoreError):
-        await ASKING[what](cast(Redis, Away()))
+    for ask in ASKING.values():
+        with pytest.raises(StoreError):
+            await ask(cast(Redis, Away()))
     gc.collect()
     assert forgotten == []
 
