@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.redis_servers import CLUSTER, KeyInspector, RedisAt, redis_on
+from support.redis_servers import CLUSTER, OLD, KeyInspector, RedisAt, redis_on
 from support.speech import Harness, start_harness
 
 # The Redis that the environment names may be a Cluster itself.
@@ -12,7 +12,7 @@ _CLUSTERED = os.environ.get("LINGUA_TEST_REDIS_MODE", "single") == "cluster"
 SHARED = pytest.param("shared", marks=[pytest.mark.cluster] if _CLUSTERED else [])
 
 
-redis_at = redis_on(SHARED, CLUSTER, "old")
+redis_at = redis_on(SHARED, CLUSTER, OLD)
 
 
 @pytest.fixture
