@@ -107,9 +107,12 @@ class PostgresServer:
 
     def stop(self) -> None:
         """End it in good order; its data stays, so that `start` takes it up again."""
+        self._end(signal.SIGINT)
+
+    def _end(self, number: signal.Signals) -> None:
         if self.running:
             self.resume()
-            os.kill(self.pid, signal.SIGINT)
+            os.kill(self.pid, number)
             if self._child is not None and self._child.wait(20.0) is None:
                 self.kill()
         self._let_go()
@@ -133,8 +136,8 @@ class PostgresServer:
             _signal(pid, signal.SIGCONT)
 
     def remove(self) -> None:
-        """Stop it for good, and its data with it."""
-        self.stop()
+        """End it for good, without writing what is deleted with its data."""
+        self._end(signal.SIGQUIT)
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
             self._home = None
