@@ -7,9 +7,9 @@
 Best effort: nothing waits for a preview, and nothing that a preview does changes the job of its utterance.
 
 Invariants: at most one preview of a session is open; audio is sent in order and from the beginning of the utterance,
-each byte once per preview, at most one piece in `PIECE_S`; at most `MAX_NODES` nodes are tried for one utterance. Words
-are shown only of the open preview, never older than the last, so none is shown after the cut. Words that were shown
-are cleared once if their utterance ends without a job.
+each byte once per preview, on average at most one piece in `PIECE_S`; at most `MAX_NODES` nodes are tried for one
+utterance. Words are shown only of the open preview, never older than the last, so none is shown after the cut. Words
+that were shown are cleared once if their utterance ends without a job.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -22,6 +22,7 @@ from dragoman.domain.fleet import Fleet, Node
 from dragoman.domain.segmenter import OpenUtterance
 
 PIECE_S = 0.2  # between two pieces of audio
+EARLY_S = 0.02  # a piece may be so early: a chunk that arrives a moment before it is due needs no timer
 MIN_PIECE_MS = 100
 MIN_OPENING_MS = 300  # of audio, unless a voice detector has found speech: most quiet finals are shorter
 PARTIAL_S = 0.25  # between two partials
@@ -205,10 +206,10 @@ class SessionPreview:
         due_at = self._sent_at + PIECE_S
         unsent_ms = utterance.duration_ms * (utterance.size - self._sent) / max(utterance.size, 1)
         self._unsent_at = due_at if unsent_ms >= MIN_PIECE_MS else None
-        if self._unsent_at is None or now < due_at:
+        if self._unsent_at is None or now < due_at - EARLY_S:
             return None
         send = Send(preview, self._seq, self._sent)
-        self._seq, self._sent, self._sent_at, self._unsent_at = self._seq + 1, utterance.size, now, None
+        self._seq, self._sent, self._sent_at, self._unsent_at = self._seq + 1, utterance.size, max(now, due_at), None
         return send
 
     def deadline(self) -> float | None:

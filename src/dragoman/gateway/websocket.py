@@ -60,6 +60,7 @@ class WebSocket(PicowsListener):
         "_grown_at",
         "_idle_fd",
         "_kind",
+        "_loop",
         "_out",
         "_out_bytes",
         "_partial",
@@ -106,6 +107,7 @@ class WebSocket(PicowsListener):
         self._frames = self._frames_before = 0
         self._active_at = now
         self._pinged_at: float | None = None
+        self._loop = asyncio.get_running_loop()  # each look-up is a system call in Python 3.11
         self._out: list[bytes] = []  # frames of this turn of the loop, written together
         self._out_bytes = 0
         self._backlog: Backlog | None = None
@@ -178,7 +180,7 @@ class WebSocket(PicowsListener):
         counters.frames_out += 1
         counters.bytes_out += size
         if len(self._out) == 2:
-            asyncio.get_running_loop().call_soon(self.flush)
+            self._loop.call_soon(self.flush)
         elif self._out_bytes > _FLUSH_BYTES:
             self.flush()
 
@@ -389,7 +391,7 @@ class WebSocket(PicowsListener):
         self._queue.clear()
         LingeringClose(self._transport, self._registry, self._on_lost).start(peer_is_done=peer_is_done)
         # Later: an endpoint that closes a connection must not get `closed` in the middle of its own call.
-        asyncio.get_running_loop().call_soon(self.notify_closed)
+        self._loop.call_soon(self.notify_closed)
 
     def _on_lost(self) -> None:
         self.resume()

@@ -37,6 +37,7 @@ LOG_TAIL = 2000
 START_TIMEOUT_S = 90.0
 NODES_TIMEOUT_S = 30.0
 POLL_S = 0.02
+MAX_LINE_BYTES = 64 * 2**20  # an answer may have the times of everything that was measured
 NO_OUTPUT = "it wrote no output"
 PLAIN_INSTANCE = "dragoman.instance"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -132,7 +133,7 @@ class Answers:
     async def line(self, timeout_s: float) -> str:
         """The next line, '' at the end. Raises TimeoutError."""
         if self._lines is None:
-            self._lines = lines = asyncio.StreamReader()
+            self._lines = lines = asyncio.StreamReader(limit=MAX_LINE_BYTES)
             pipe = os.fdopen(self._fd, "rb", buffering=0)
             self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(lines), pipe
@@ -320,7 +321,7 @@ def serve(commands: Mapping[str, Command]) -> None:
 
 
 async def _serve(commands: Mapping[str, Command], answers: int) -> None:
-    lines = asyncio.StreamReader()
+    lines = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     stdin = os.fdopen(0, "rb", buffering=0)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), stdin)
     with os.fdopen(answers, "wb", buffering=0) as out:

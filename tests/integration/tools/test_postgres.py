@@ -157,6 +157,12 @@ async def test_load_process_reports_an_error_and_continues() -> None:
             await pinger.call("dance")
 
 
+async def test_load_process_gives_an_answer_longer_than_a_pipe_holds() -> None:
+    async with load_process() as pinger:
+        with pytest.raises(CannotRun, match="x" * 200_000):
+            await pinger.call("x" * 200_000)
+
+
 async def test_load_process_reports_a_failed_start() -> None:
     async with load_process("dragoman.tools.bench.no_such_module") as nobody:
         with pytest.raises(CannotRun, match=r"could not do `time`: it ended: .*No module named"):

@@ -64,6 +64,7 @@ DRAIN_PAUSE_MS = 2000
 PAUSE_INTERVAL_S = 1.0
 PAUSE_MS = 1000  # then the client is asked again, if its jobs still wait
 SLOW_PLACEMENT_S = 0.5
+NEAR_S = 1.0
 SILENCE_NOTE_S = 5.0  # how often Redis is told how much audio was silence
 LATE_S = 1.0  # from the cut to the node; beyond it this instance is overloaded
 PAUSE_MARGIN_MS = 500  # until the audio of a client that was paused arrives
@@ -161,7 +162,9 @@ class Session:
         self._holder, self._count_job, self._guard, self._on_closed = holder, count_job, guard, on_closed
         self._requests: dict[int, JobRequest] = {}
         self._said_in_room: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._close_by: float | None = None
         self._asked_to_pause_at = float("-inf")
         self._noted_at = now
@@ -260,9 +263,7 @@ class Session:
         """Create no more jobs, send nothing more. The session may continue on another instance."""
         self._stop_preview()
         self.over = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         if self.outbox is not None:
             self.outbox.stop()
 
@@ -579,10 +580,8 @@ class Session:
     # -- time ------------------------------------------------------------------------------------
 
     def set_timer(self) -> None:
-        """One timer per session, for the earliest deadline."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """One timer per session, for the earliest deadline. If that moves with each chunk, the timer is set anew only
+        when it is near."""
         if self.over:
             return
         due = [self.input.deadline(), self.window.deadline(), self._close_by]
@@ -590,11 +589,20 @@ class Session:
         if self._speaker is not None:
             due.append(self._speaker.deadline())
         at = min((when for when in due if when is not None), default=None)
+        now = monotonic()
+        if at is not None and self._timer is not None and now + NEAR_S < self._timer_at <= at:
+            return
+        self._stop_timer()
         if at is not None:
-            delay = max(at - monotonic(), 0)
-            self._timer = asyncio.get_running_loop().call_later(delay, self._guard, self.tick)
+            self._timer_at, self._timer = at, self._loop.call_later(max(at - now, 0), self._guard, self.tick)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def tick(self) -> None:
+        self._stop_timer()
         if self.over:
             return
         now = monotonic()

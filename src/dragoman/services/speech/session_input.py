@@ -11,7 +11,7 @@ needs it.
 """
 
 from itertools import product
-from math import log
+from math import log, sqrt
 from time import monotonic
 
 import msgspec
@@ -192,6 +192,7 @@ RATES = (8000, 16000)
 NEARLY = 16000
 REPEATS = (1, 2, 4, 8)  # divisors of the length of a frame
 
+SAMPLES = numpy.dtype("<i2")
 FULL_SCALE = 32_768.0
 USUAL = 0.2  # loudness of the loudest frame, of full scale
 FIRST = 0.1  # what is expected of it before anything is heard
@@ -222,17 +223,20 @@ class VoiceDetector:
         audio = self._rest + audio if self._rest else audio
         whole = len(audio) - len(audio) % self._size
         self._rest = audio[whole:]
-        samples = numpy.frombuffer(audio, "<i2", whole // 2)
+        if not whole:
+            return []
+        samples = numpy.frombuffer(audio, SAMPLES, whole // 2)
         if self._repeat > 1:
             samples = samples.repeat(self._repeat)
-        frames = (samples[:: self._step] * numpy.float32(1 / FULL_SCALE)).reshape(-1, self._vad.frame_size)
+        frames = samples[:: self._step].astype(numpy.float32).reshape(-1, self._vad.frame_size)
         return [Frame(self._is_speech(frame), self._size) for frame in frames]
 
     def _is_speech(self, frame: NDArray[numpy.float32]) -> bool:
-        loudness = float(numpy.dot(frame, frame) / len(frame)) ** 0.5
+        """`frame`: samples of pcm16; the detector takes those of 1 as the loudest."""
+        loudness = sqrt(frame.dot(frame) / len(frame)) / FULL_SCALE
         self._loudest = max(self._loudest * FADING, loudness)
         least, most = GAINS
-        frame = frame * numpy.float32(max(least, min(most, USUAL / self._loudest)))
+        frame *= max(least, min(most, USUAL / self._loudest)) / FULL_SCALE
         heard = self._vad.detect_frame(frame)
         if self._at_first is not None:
             heard = self._at_first.detect_frame(frame)

@@ -32,6 +32,7 @@ PAUSE_MS = 1500  # between two sentences, and before the first
 NOISE = 30  # loudness of the room, of 32,768
 VOICED = 0.02  # of the loudest sample: where a sentence begins and ends
 OPENING, OPEN_TIMEOUT_S, SETTLE_S = 32, 60.0, 10.0
+GOLDEN = 0.618  # its multiples are spread evenly over a period, however many there are
 SLOTS = 256  # more than the speakers can fill
 TEXT = WSMsgType.TEXT
 
@@ -222,7 +223,8 @@ class LiveLoad:
         await open_all(range(count), OPENING, OPEN_TIMEOUT_S, one)
 
     async def stream(self, seconds: float, spread_s: float, silence_ms: int) -> None:
-        """So many seconds of audio of each speaker; they begin spread over `spread_s`."""
+        """So many seconds of audio of each speaker; they begin spread over `spread_s`, and over the time of a chunk:
+        chunks that all arrive at once are cheaper, and wait for each other."""
         audio, sentences = speech()
         count = int(seconds / CHUNK_S)
         loops = count * CHUNK_BYTES // len(audio) + 1
@@ -230,7 +232,8 @@ class LiveLoad:
         payloads = [pybase64.b64encode(audio[at : at + CHUNK_BYTES]) for at in range(0, len(audio), CHUNK_BYTES)]
         now = monotonic()
         for number, speaker in enumerate(self._speakers):
-            speaker.stream(payloads, now + spread_s * number / len(self._speakers), count)
+            phase_s = number * GOLDEN % 1 * CHUNK_S
+            speaker.stream(payloads, now + spread_s * number / len(self._speakers) + phase_s, count)
 
     async def sent(self) -> dict[str, Any]:
         return {"chunks": self.chunks, "now": monotonic()}
