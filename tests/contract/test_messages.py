@@ -5,6 +5,7 @@ samples.json holds at least one message of each type and, over all samples, ever
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -148,8 +149,7 @@ def test_node_message_is_accepted_when_an_optional_field_is_absent_or_null(tag: 
         assert tag_of(type(codec.decode_node(json.dumps(message)))) == tag
 
 
-@pytest.mark.parametrize("name", ["asr_languages", "tts_languages", "semantic_languages"])
-@pytest.mark.parametrize("tag", OPTIONAL_OF_NODES)
+@for_each(product(OPTIONAL_OF_NODES, ["asr_languages", "tts_languages", "semantic_languages"]))
 def test_language_capabilities_are_accepted_when_a_list_is_absent_or_null(tag: str, name: str) -> None:
     sample = SAMPLES["node"][tag]
     without = {key: value for key, value in sample["language_capabilities"].items() if key != name}

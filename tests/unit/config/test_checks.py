@@ -1,3 +1,4 @@
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -146,8 +147,7 @@ def test_impossible_origin_is_refused(origin: str) -> None:
     assert problems(server__allowed_origins="https://a, http://b:8080, *") == ()
 
 
-@pytest.mark.parametrize("key", ["server.host", "server.admin_host"])
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com"])
+@for_each(product(["server.host", "server.admin_host"], ["0.0.0.0", "::", "192.168.1.5", "example.com"]))
 def test_nothing_listens_beyond_loopback_without_a_secret(key: str, host: str) -> None:
     sentence = only(**{key: host})
     assert sentence.startswith(f"{key} is {host!r}, which others can reach, but security.secret is not set: set it")

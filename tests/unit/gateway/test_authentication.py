@@ -1,6 +1,7 @@
 import base64
 import json
 import time
+from itertools import product
 from typing import Any
 
 import jwt
@@ -56,8 +57,7 @@ def test_previous_secret_is_accepted_and_any_other_is_not(authenticator: Authent
     assert refusal(Authenticator((SECRET, ""), "us"), "operator", token(OLD)) == "the token is not valid"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("jti", [None, "t-1"])
+@for_each(product(KINDS, [None, "t-1"]))
 def test_revoked_token_is_refused_and_others_of_its_principal_are_not(kind: Kind, jti: str | None) -> None:
     revoked = RevocationList()
     authenticator = Authenticator((SECRET,), "us", revoked=revoked)

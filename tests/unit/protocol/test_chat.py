@@ -1,4 +1,5 @@
 import json
+from itertools import product
 from typing import Any
 
 import pytest
@@ -58,8 +59,7 @@ def test_a_frame_without_a_type_is_refused_as_that(data: bytes) -> None:
     assert refused.reason is Reason.MISSING_TYPE
 
 
-@pytest.mark.parametrize("name", ["type", "clientMsgId", "token", "ackType", "msgType", "body"])
-@pytest.mark.parametrize("value", [7, 1.5, True, [], {}])
+@for_each(product(["type", "clientMsgId", "token", "ackType", "msgType", "body"], [7, 1.5, True, [], {}]))
 def test_a_text_of_another_type_is_bad_json_and_named(name: str, value: object) -> None:
     refused = refusal(sent(**{name: value}))
     assert isinstance(refused, BadField)
@@ -67,16 +67,17 @@ def test_a_text_of_another_type_is_bad_json_and_named(name: str, value: object) 
     assert f"`{name}`" in refused.message
 
 
-@pytest.mark.parametrize("name", ["serverMsgId", "from", "to"])
-@pytest.mark.parametrize("value", [True, [], {}])
+@for_each(product(["serverMsgId", "from", "to"], [True, [], {}]))
 def test_an_id_that_is_neither_text_nor_number_is_bad_json(name: str, value: object) -> None:
     assert f"`{name}`" in refusal(sent(**{name: value})).message
 
 
-@pytest.mark.parametrize(
-    "value", [b'"\\ud800"', b'"\\udc00x"', b'"\\ud83d"', b'"\xed\xa0\x80"', b'"\xff"', b'"\\u0000"']
+@for_each(
+    product(
+        [b"body", b"clientMsgId", b"to"],
+        [b'"\\ud800"', b'"\\udc00x"', b'"\\ud83d"', b'"\xed\xa0\x80"', b'"\xff"', b'"\\u0000"'],
+    )
 )
-@pytest.mark.parametrize("name", [b"body", b"clientMsgId", b"to"])
 def test_text_that_no_database_stores_is_bad_json(name: bytes, value: bytes) -> None:
     assert isinstance(refusal(b'{"type":"X","%b":%b}' % (name, value)), BadJson)
 
@@ -103,8 +104,7 @@ def test_a_refusal_quotes_no_text_and_is_short() -> None:
     assert "secret" not in refusal(b'{"type":"X","body":["secret"]}').message
 
 
-@pytest.mark.parametrize(
-    ("value", "id"),
+@for_each(
     [
         ("1", 1),
         (1, 1),
@@ -135,12 +135,10 @@ def test_a_refusal_quotes_no_text_and_is_short() -> None:
         (1.5, None),
     ],
 )
-@pytest.mark.parametrize("name", ["serverMsgId", "from", "to"])
-def test_an_id_is_a_positive_decimal_number_of_63_bits_and_all_else_reads_as_none(
-    name: str, value: object, id: int | None
-) -> None:
-    frame = chat.decode_frame(sent(**{name: value}))
-    assert getattr(frame, "from_" if name == "from" else name) == id
+def test_an_id_is_a_positive_decimal_number_of_63_bits_and_all_else_is_none(value: object, id: int | None) -> None:
+    for name in ("serverMsgId", "from", "to"):
+        frame = chat.decode_frame(sent(**{name: value}))
+        assert getattr(frame, "from_" if name == "from" else name) == id, name
 
 
 @given(texts, texts, ids)

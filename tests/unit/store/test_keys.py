@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
-
-import pytest
 
 from dragoman.config.schema_chat import TwoPhaseStreams
 from dragoman.store.keys import DEFAULT_PREFIX, LIVES, TABLE, ConfiguredKey, FixedKey, Keys, markdown
@@ -84,8 +83,7 @@ def test_names_are_literal(literal: str) -> None:
     assert LITERAL[literal] == literal
 
 
-@pytest.mark.parametrize("id", ["a1", "s-1:0:es", "with space", "ünïcode", "{odd}", "a:b:inbox"])
-@pytest.mark.parametrize("prefix", ["dragoman", "t-1.x", "a:b"])
+@for_each(product(["dragoman", "t-1.x", "a:b"], ["a1", "s-1:0:es", "with space", "ünïcode", "{odd}", "a:b:inbox"]))
 def test_every_key_that_can_be_made_is_in_the_table_exactly_once(prefix: str, id: str) -> None:
     for name, key in made_by(Keys(prefix), id):
         assert len([row for row in TABLE if row.pattern(prefix).match(key)]) == 1, name

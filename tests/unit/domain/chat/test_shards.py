@@ -1,12 +1,12 @@
 from collections import Counter
-from itertools import permutations
+from itertools import permutations, product
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.domain.chat.shards import MAX_SHARDS, SLOTS, assign, in_rollout, shard_of, tag
 from dragoman.store.redis import slot_of
+from support.tables import for_each
 
 USERS = st.integers(1, 2**63 - 1)
 NAMES = st.sets(st.text("abcdef-0123456789", min_size=1, max_size=12), min_size=1, max_size=12)
@@ -47,8 +47,7 @@ def test_no_two_shards_share_a_tag_or_a_slot() -> None:
     assert len({slot_of(f"{{{name}}}") for name in tags}) == MAX_SHARDS
 
 
-@pytest.mark.parametrize("masters", [1, 2, 3, 4, 5, 6])
-@pytest.mark.parametrize("shards", [1, 2, 4, 8, 16, 32])
+@for_each(product([1, 2, 4, 8, 16, 32], [1, 2, 3, 4, 5, 6]))
 def test_the_shards_are_spread_evenly_over_the_masters_of_a_cluster(shards: int, masters: int) -> None:
     """Each master has an equal range of slots, as `redis-cli --cluster create` gives them."""
     counts = Counter(slot_of(f"{{{tag(shard)}}}") * masters // SLOTS for shard in range(shards))
@@ -105,8 +104,7 @@ def test_one_alone_works_all_and_the_assignment_does_not_depend_on_chance(shards
     assert set(assign(shards, [alone]).values()) == {alone}
 
 
-@pytest.mark.parametrize("shards", [8, 16, 64])
-@pytest.mark.parametrize("instances", [2, 3, 4, 5, 8])
+@for_each(product([8, 16, 64], [2, 3, 4, 5, 8]))
 def test_when_one_joins_or_leaves_most_shards_stay_where_they_are(shards: int, instances: int) -> None:
     """The new one's share has to move; what moves beside it is less than half of all, in every of many clusters."""
     moves = []

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -235,8 +235,7 @@ def test_a_good_day_has_no_findings(seed: int, sessions: int, turns: int, messag
     assert verdict.promised == verdict.kept == messages + len(history.facts.jobs)
 
 
-@pytest.mark.parametrize("spoil", PLANTED, ids=lambda spoil: spoil.__name__)
-@pytest.mark.parametrize("seed", range(4))
+@for_each(product(PLANTED, range(4)))
 def test_check_finds_and_names_each_injected_error(spoil: Spoil, seed: int) -> None:
     history = flawless_history(seed, sessions=6, turns=16, messages=40)
     spoil(history)
