@@ -20,8 +20,7 @@ from dragoman.services.chat.delivery import Delivery, SenderNotice
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.one_phase import Refusals
 from dragoman.services.chat.receipts import Receipts
-from dragoman.services.chat.save_stage import SaveStage
-from dragoman.services.chat.shard_lease import LostShard, ShardLease
+from dragoman.services.chat.save_stage import LostShard, SaveStage, ShardLease
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.entries import AcceptReply, ChatEntry
 from dragoman.store.chat.shards import Shards

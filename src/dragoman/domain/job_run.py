@@ -142,7 +142,7 @@ class JobRun:
                 why = "the job is too large to be sent to its node"
                 return self._give_up(ErrorCode.INVALID_MESSAGE, why)
             case BareSignal.REASSIGNED:
-                return self._find_another(now)
+                return self._find_another()
             case signals.NotReassigned(why):
                 return self._give_up(self._move_code, why)
             case signals.RetryChecked():
@@ -289,7 +289,7 @@ class JobRun:
         self._move_code, self._excluded = code, frozenset((self.node_id,) if undelivered else ())
         return ended, Reassign(clock.attempt, reason, failed)
 
-    def _find_another(self, now: float) -> Steps:
+    def _find_another(self) -> Steps:
         self.clock.reassigned()
         self.node_id = ""
         if self.cancelled is not None:

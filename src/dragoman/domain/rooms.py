@@ -208,10 +208,6 @@ class SpeechPlan:
     by_text: tuple[str, ...] = ()  # languages that text jobs translate into
     unserved: tuple[str, ...] = ()  # languages that end as untranslated: no_node
 
-    @property
-    def only_recognises(self) -> bool:
-        return not self.target
-
 
 def plan_speech(
     spoken: str, heard: Mapping[str, int], text_pairs: Container[Pair], speech_pairs: Container[Pair]

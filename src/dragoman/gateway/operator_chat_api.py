@@ -33,8 +33,7 @@ from dragoman.services.chat.credentials import Overloaded
 from dragoman.services.chat.feature_switches import FeatureSwitches
 from dragoman.services.chat.removal import Erasure
 from dragoman.services.chat.report import ChatReport
-from dragoman.services.operations import NotThere
-from dragoman.services.revocations import RevocationService
+from dragoman.services.operations import NotThere, RevocationService
 from dragoman.store.chat.dead_letters import ChatDeadLetters
 from dragoman.store.chat.shards import Shards
 from dragoman.store.chat.users import Users

@@ -55,9 +55,8 @@ from dragoman.protocol.peer import (
 from dragoman.services.history import History
 from dragoman.services.loops import Tasks, every
 from dragoman.services.metrics import Metrics
-from dragoman.services.operations import AllDeadLetters, Operations
+from dragoman.services.operations import POLL_S, AllDeadLetters, Operations, RevocationService
 from dragoman.services.report import Listings, Report
-from dragoman.services.revocations import POLL_S, RevocationService
 from dragoman.services.rooms.room_log import RoomLog
 from dragoman.services.routing.inbox_reader import InboxReader, Reclaimer
 from dragoman.services.routing.router import INBOX_KINDS, Announcer, Handlers, Router, drop, drop_silently

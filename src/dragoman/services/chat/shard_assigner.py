@@ -15,8 +15,7 @@ from dragoman.archive import Archive, ArchiveError
 from dragoman.domain.chat.shards import assign
 from dragoman.protocol.peer import Announcement, ShardFreed
 from dragoman.services.chat.acceptance import PushedMessages
-from dragoman.services.chat.save_stage import SaveStage
-from dragoman.services.chat.shard_lease import LostShard, ShardLease
+from dragoman.services.chat.save_stage import LostShard, SaveStage, ShardLease
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Announcer
 from dragoman.store.chat.entries import ShardStatus

@@ -51,7 +51,7 @@ class RoomMemberLoad:
     def __init__(self, name: str, urls: Sequence[str], lang: str, load: "RoomLoad", speaks: str = "") -> None:
         """`speaks`: what it says aloud; without it, it only writes."""
         self.name, self.hears = name, lang
-        self._load, self._ledger, self._speaks, self.is_speaker = load, load.ledger, speaks or lang, bool(speaks)
+        self._load, self._ledger, self._speaks = load, load.ledger, speaks or lang
         self.record: MemberLedger = self._ledger.member(name)
         self._switching, self._leaving = "", False
         self._answered: set[str] = set()

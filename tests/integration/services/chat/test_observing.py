@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from dragoman.archive import Archive, NewMessage
 from dragoman.protocol.chat import decode_frame
 from dragoman.services.chat.report import Perf
+from dragoman.services.chat.save_stage import ShardLease
 from dragoman.services.chat.shard_assigner import OwnedShard, ShardAssigner
-from dragoman.services.chat.shard_lease import ShardLease
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Announcer

@@ -10,9 +10,8 @@ import pytest
 from dragoman.archive import Archive, ArchiveAway, Status, Stored
 from dragoman.services.chat.acceptance import PushedMessages
 from dragoman.services.chat.receipts import UndeliveredLookup
-from dragoman.services.chat.save_stage import SaveStage
+from dragoman.services.chat.save_stage import LostShard, SaveStage, ShardLease
 from dragoman.services.chat.shard_assigner import ShardAssigner
-from dragoman.services.chat.shard_lease import LostShard, ShardLease
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.routing.router import Announcer

@@ -25,8 +25,7 @@ from dragoman.services.chat.delivery import Delivery
 from dragoman.services.chat.inbound import ChatSocket, Inbound, frame_of
 from dragoman.services.chat.local_users import LocalUsers
 from dragoman.services.chat.one_phase import Refusals
-from dragoman.services.chat.save_stage import SaveStage
-from dragoman.services.chat.shard_lease import ShardLease
+from dragoman.services.chat.save_stage import SaveStage, ShardLease
 from dragoman.services.loops import Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.store.chat.entries import ChatEntry, SavedEntry
