@@ -1,5 +1,6 @@
 """What `bench abuse` concludes: planted, each wrong thing is found."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from dragoman.tools.bench.abuse.attacker import ATTACKS, BY_NAME
 from dragoman.tools.bench.abuse.bench import KINDS, Finding, Settings, conclude, middle, steps
 from dragoman.tools.bench.abuse.environment import COUNTED, State
 from dragoman.tools.bench.abuse.healthy_clients import HealthyClients, ServerMessage, Timeline, User
+from dragoman.tools.bench.abuse.page import page
 from dragoman.tools.report import Report
 from support.tables import for_each
 
@@ -145,3 +147,14 @@ async def test_a_message_out_of_order_is_found() -> None:
     assert user._arrived(0, 1.0)
     assert not user._arrived(2, 1.0)
     assert not user.receive(ServerMessage("ERROR"), 1.0)
+
+
+def test_page_has_the_attacks_that_cost_most_first() -> None:
+    cheap, costly = (replace(FOUND, attack=ATTACKS[at]) for at in (0, 1))
+    costly = replace(costly, during=dict.fromkeys(KINDS, TIMES | {"p99_ms": 30.0}))
+    report = Report({})
+    conclude(report, [cheap, costly], TOLD, (CALM, CALM))
+    lines = "\n".join(page(json.loads(report.as_json()))).splitlines()
+    assert lines[0].startswith("2 attacks, ")
+    assert [line.split(" | ")[0] for line in lines[-2:]] == [f"| {ATTACKS[1].title}", f"| {ATTACKS[0].title}"]
+    assert lines[-2].count("15.0 ×") == len(KINDS)
