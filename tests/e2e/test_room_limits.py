@@ -141,3 +141,19 @@ async def test_caption_is_refused_in_more_languages_than_a_room_may_have(limited
             answer = await talker.until(lambda m: m.get("request_id") == about["request_id"], TIMEOUT_S)  # noqa: B023
             answers.append(answer.get("code", ""))
         assert answers == [""] * len(LANGUAGES) + ["TOO_MANY_LANGUAGES"]
+
+
+async def test_preferences_are_kept_for_members_only(limited: Harness) -> None:
+    async with with_healthy_client(limited) as scenario:
+        talker = await scenario.talker(token=token(sub="chooser"))
+        await talker.say("room_create", display_name="Chooser")
+        opened = await talker.until(lambda m: m["type"] == "room_create_ack", TIMEOUT_S)
+        about = {"room_code": opened["room_code"], "receive_raw_voice": False}
+        await talker.say("room_raw_voice_preference", target_session_id="x" * 256, **about)
+        refused = await talker.until(lambda m: m["type"] == "room_error", TIMEOUT_S)
+        assert refused["code"] == "NOT_IN_ROOM"
+        await talker.say("room_raw_voice_preference", target_session_id=talker.session_id, **about)
+        preferences = {talker.session_id: False}
+        await talker.until(
+            lambda m: m["type"] == "room_members" and m["members"][0]["raw_voice_preferences"] == preferences, TIMEOUT_S
+        )

@@ -215,10 +215,9 @@ class Limits(Section, frozen=True):
             0,
             1000000,
             "Utterances per second of one principal on average, through all its connections and sessions; 16 at "
-            "once. Opening or resuming a session counts as an utterance; so does opening or joining a room, asking "
-            "for a translation, and writing, with half of one more for each other language that is heard in the "
-            "room. Any other message counts as a 32nd of one. Clients without a token are counted by address. 0 is "
-            "any number.",
+            "once. Opening or resuming a session counts as an utterance; so does a command of a room, writing with "
+            "half of one more for each other language that is heard there, and a WebRTC signal as a quarter. Any "
+            "other message counts as a 32nd of one. Clients without a token are counted by address. 0 is any number.",
             per="principal and instance",
             answer="its next message is handled later; close 4006 if that were more than 5 s later",
             metric='dragoman_session_limits_total{limit="work"}',

@@ -31,8 +31,10 @@ from dragoman.store.rooms.rooms import Changed, Done, Planned, Refusal, Rooms
 
 log = structlog.get_logger(__name__)
 
+SIGNAL = 1 / 4  # the work of a signal: no script, but up to 64 KiB for another instance
+MAX_UNREAD_BYTES = 1 << 20  # of a member that gets signals
 MAX_WAITING = 64  # commands of one session
-MAX_PREFERENCES = 256  # members whose raw voice one member wants, or does not want
+MAX_PREFERENCES = 64  # members whose raw voice one member wants, or does not want
 
 
 class RoomCommands:
@@ -63,9 +65,9 @@ class RoomCommands:
             case wire.RoomText():
                 room = self._local.of_session(session.id)
                 return UTTERANCE + TEXT * max(len(room.heard) - 1, 0) if room is not None else UTTERANCE
-            case wire.RoomCreate() | wire.RoomJoin() | wire.RoomTranslate():
-                return UTTERANCE
-        return 0.0
+            case wire.WebrtcOffer() | wire.WebrtcAnswer() | wire.WebrtcIce():
+                return SIGNAL
+        return UTTERANCE
 
     # -- one after another -----------------------------------------------------------------------
 
@@ -239,20 +241,24 @@ class RoomCommands:
     # -- between members -------------------------------------------------------------------------
 
     async def _prefer_raw_voice(self, session: Session, command: wire.RoomRawVoicePreference) -> None:
-        """The others are shown it in the list of members."""
-        _, member = self._membership.require_room(session)
-        wanted = {**member.info.raw_voice, command.target_session_id: command.receive_raw_voice}
+        """The others are shown it in the list of members, so it is kept for members only."""
+        room, member = self._membership.require_room(session)
+        target = command.target_session_id
+        if target not in room.members and await self._store.member(room.id, target) is None:
+            raise RoomRefused(RoomErrorCode.NOT_IN_ROOM, "`target_session_id`: there is no such member in this room.")
+        wanted = {**member.info.raw_voice, target: command.receive_raw_voice}
         if len(wanted) > MAX_PREFERENCES:
             raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, "Too many preferences: only the first ones are kept.")
         await self._membership.change(session, {"raw_voice": wanted})
 
     async def _signal(self, session: Session, command: wire.WebrtcMessage) -> None:
-        """To the member that `to` names, on whichever instance it is, with the sender in its place."""
+        """To the member that `to` names, on whichever instance it is, with the sender in its place. A member that reads
+        too slowly does not get it: its connection is not closed because of what another one sends."""
         room, _ = self._membership.require_room(session)
         frame = encode(msgspec.structs.replace(command, to=session.id))
         if not self._deliver_signal(room.id, command.to, frame):
             message = RoomSignal(room.id, command.to, msgspec.Raw(frame))
-            found = next((one for one in await self._store.members(room.id) if one.session == command.to), None)
+            found = await self._store.member(room.id, command.to)
             if found is None:
                 raise RoomRefused(RoomErrorCode.NOT_IN_ROOM, f"`to`: {command.to} is not in this room.")
             self._log.push([found.instance], message)
@@ -260,12 +266,18 @@ class RoomCommands:
     def _deliver_signal(self, room_id: str, session_id: str, frame: bytes) -> bool:
         room = self._local.find(room_id)
         member = room.members.get(session_id) if room is not None else None
-        if member is not None:
-            member.socket.send(frame)
-        return member is not None
+        if member is None:
+            return False
+        if member.socket.buffered > MAX_UNREAD_BYTES:
+            raise RoomRefused(RoomErrorCode.LIMIT_EXCEEDED, f"`to`: {session_id} reads too slowly.")
+        member.socket.send(frame)
+        return True
 
     def on_signal(self, message: RoomSignal) -> None:
-        self._deliver_signal(message.room_id, message.session_id, bytes(message.frame))
+        try:
+            self._deliver_signal(message.room_id, message.session_id, bytes(message.frame))
+        except RoomRefused as slow:
+            self._metrics.room_refused.labels(slow.code).inc()
 
 
 def _require_jobs(session: Session) -> None:

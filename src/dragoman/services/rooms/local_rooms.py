@@ -29,7 +29,7 @@ from dragoman.store.rooms.rooms import Refusal, Rooms
 log = structlog.get_logger(__name__)
 
 READ = 500  # entries of one read of the log
-MEMBERS_S, LARGE_MEMBERS_S = 0.25, 1.0  # between two lists of members
+MEMBERS_S, LARGE_MEMBERS_S = 0.25, 1.0  # between two lists of members, in a small room and in a large one
 
 
 class LocalRooms:
@@ -228,7 +228,8 @@ class LocalRooms:
     def changed(self, room: LocalRoom) -> None:
         """List the members soon: changes that come together are listed once."""
         if room.id not in self._lists:
-            pause_s = LARGE_MEMBERS_S if len(room.members) > LARGE_ROOM else MEMBERS_S
+            # The length of the list and the number of its readers grow with the room: so does the pause.
+            pause_s = min(max(len(room.members) / LARGE_ROOM, MEMBERS_S), LARGE_MEMBERS_S)
             self._lists[room.id] = asyncio.get_running_loop().call_later(pause_s, self._start_list, room)
 
     def _start_list(self, room: LocalRoom) -> None:

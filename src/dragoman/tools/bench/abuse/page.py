@@ -22,11 +22,9 @@ def page(found: Mapping[str, Any]) -> Iterator[str]:
     names = [name for name in BY_NAME if name in found["settings"]["answers"]]
     of_kind = {kind: {name: ratios[f"{name}_{kind}_p99"] for name in names} for kind in KINDS}
     medians = ", ".join(f"{median(of_kind[kind].values()):.2f} × ({kind})" for kind in KINDS)
-    yield (
-        f"{len(names)} attacks, {figures['wrong']:.0f} findings. The healthy clients lost {figures['healthy_lost']:.0f} "
-        f"of {figures['healthy_utterances']:,.0f} utterances, {figures['healthy_messages']:,.0f} messages and "
-        f"{figures['healthy_sentences']:,.0f} sentences."
-    )
+    lost = f"{figures['healthy_lost']:.0f} of {figures['healthy_utterances']:,.0f} utterances"
+    lost += f", {figures['healthy_messages']:,.0f} messages and {figures['healthy_sentences']:,.0f} sentences"
+    yield f"{len(names)} attacks, {figures['wrong']:.0f} findings. The healthy clients lost {lost}."
     yield f"Memory went from {figures['rss_before_mib']:.0f} to {figures['rss_after_mib']:.0f} MiB."
     yield f"The median attack raised p99 by {medians}. The largest:\n"
     yield "| p99 before → during, ms | " + " | ".join(f"{kind} | ratio" for kind in KINDS) + " |"
