@@ -156,4 +156,4 @@ class Chatting(RuleBasedStateMachine):
 
 
 def test_the_archive_does_what_the_model_does(archive: Archive, sql_url: str, runner: asyncio.Runner) -> None:
-    check(lambda: Chatting(archive, sql_url, runner), examples=20, steps=12)
+    check(lambda: Chatting(archive, sql_url, runner), examples=50, steps=12)

@@ -27,6 +27,11 @@ def modules() -> dict[str, ast.Module]:
     return found
 
 
+def teardown_module() -> None:
+    """Free the syntax trees: every garbage collection of later tests would look through them."""
+    modules.cache_clear()
+
+
 def checked() -> dict[str, ast.Module]:
     """The modules of the server's packages, without `dragoman.` in their names."""
     short = {name.removeprefix("dragoman."): tree for name, tree in modules().items()}

@@ -19,7 +19,7 @@ from dragoman.tools.reference import metric_name, registry
 from dragoman.tools.verify.faults import FAULTS, HEALTHY
 from dragoman.tools.verify.results import COLUMNS
 from support.tables import for_each
-from unit.test_structure import imports_of, modules
+from unit.test_structure import imports_of, modules, teardown_module  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "src/dragoman"
