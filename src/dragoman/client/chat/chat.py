@@ -173,7 +173,7 @@ class Chat:
     ) -> Sent:
         """Queue a message; it is sent now, or after a reconnect. Waits only while `max_unsaved` messages are not saved.
 
-        `lang` is its language, for whoever has it translated.
+        `lang` is its language, which a translation starts from.
 
         Await the receipts of the returned Sent. Raises ValueError for a message that no server accepts, and the error
         that ended the chat if it is over.

@@ -97,7 +97,7 @@ def _case(translating: bool) -> Callable[[Bench], Awaitable[Quantities]]:
 
 
 async def _save(url: str, count: int) -> list[int]:
-    """Messages of the users to nobody who is here; their ids."""
+    """Save `count` messages whose receivers are not connected, and return their ids."""
     rows = [
         NewMessage(n + 1, f"b-{n}", FIRST_UID + n % USERS, FIRST_UID + USERS, wire.TEXT, f"{BODY} ({n})", 1, "en")
         for n in range(count)

@@ -8,8 +8,8 @@
 import { Membership } from "../room/membership.js";
 
 const AGAIN_MS = 10000; // a wrong code may be tried ten times a minute
-const MOST = 30; // captions on the page; only the last lines are seen
-const LASTS_MS = 10000; // words of somebody who does not go on
+const MOST = 30; // captions kept on the page; only the last lines are visible
+const LASTS_MS = 10000; // how long the words of somebody who stopped stay
 const DARK = 128; // below it a background is dark, of 255
 
 const [, , place] = location.pathname.split("/"), asked = new URLSearchParams(location.search);

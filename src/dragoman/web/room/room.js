@@ -54,7 +54,7 @@ const voices = new Voices(part("voice"), gate, {
   aloud: (id, yes) => captions.aloud(id, yes),
 });
 const talk = new Talk(part("mic"), part("mic-hint"), gate, {
-  begins: () => voices.hush(), // one who speaks does not listen
+  begins: () => voices.hush(), // voices are not played while the user speaks
   chunk: (bytes, final) => room?.speak(bytes, final),
   streams: () => Boolean(room?.session.endsUtterances),
   opened: () => settings.devices(),
