@@ -94,6 +94,7 @@ INBOX: Final[Sequence[peer.InboxMessage]] = (
     peer.ChatKick(1, 2),
     peer.ChatOwnerCheck(1, 2, "i1|3"),
     peer.ChatResend([1, 2, 3]),
+    peer.EarlyPushes([peer.EarlyMessage(1, 2, 3, 4, 5, 6, _FRAME)]),
     peer.DrainInstance(),
     peer.DrainNode("n", True),
     peer.EndSession("s"),

@@ -136,7 +136,7 @@ class GatedDelivery:
         if notices:
             await self._gate.through("notify", say)
 
-    async def push(self, pushes: object, owners: object) -> set[int]:
+    async def push(self, pushes: object, owners: object, *, in_line: bool) -> set[int]:
         return set()
 
     def is_resend_due(self, users: object) -> bool:

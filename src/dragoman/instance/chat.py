@@ -21,7 +21,15 @@ from dragoman.domain.revocation import RevocationList
 from dragoman.instance.chat_settings import chat_tokens, stream_names, word_filter
 from dragoman.instance.redis_check import CannotStart
 from dragoman.protocol.codes import Close
-from dragoman.protocol.peer import ChatKick, ChatNotices, ChatOwnerCheck, ChatPush, ChatResend, UserNotice
+from dragoman.protocol.peer import (
+    ChatKick,
+    ChatNotices,
+    ChatOwnerCheck,
+    ChatPush,
+    ChatResend,
+    EarlyPushes,
+    UserNotice,
+)
 from dragoman.services.chat.acceptance import Acceptance, EarlyPush, PushedMessages
 from dragoman.services.chat.accounts import Accounts
 from dragoman.services.chat.admission import Admission
@@ -53,7 +61,7 @@ from dragoman.store.redis import Redis
 
 log = structlog.get_logger(__name__)
 
-ChatMessage = ChatPush | ChatNotices | ChatKick | ChatOwnerCheck | ChatResend
+ChatMessage = ChatPush | ChatNotices | ChatKick | ChatOwnerCheck | ChatResend | EarlyPushes
 ASSIGN_S = 1.0
 ARCHIVE_CHECK_S = 1.0
 TIDY_S = 60.0
@@ -285,6 +293,8 @@ class Chat:
                 await self.admission.on_owner_check(message)
             case ChatResend():
                 self.local.on_resend_request(message)
+            case EarlyPushes():
+                self._early.on_pushes(message)
             case _:
                 assert_never(message)
 

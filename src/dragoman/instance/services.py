@@ -41,6 +41,7 @@ from dragoman.protocol.peer import (
     ChatResend,
     DrainInstance,
     DrainNode,
+    EarlyPushes,
     EndSession,
     Evict,
     ForwardedUtterance,
@@ -291,6 +292,7 @@ class Services:
         register(ChatKick, self.chat.handle, rehome=self.chat.rehome)
         register(ChatOwnerCheck, self.chat.handle, rehome=self.chat.rehome)
         register(ChatResend, self.chat.handle, rehome=self.chat.rehome)
+        register(EarlyPushes, self.chat.handle, rehome=self.chat.rehome)
         self.rooms.register(self.handlers)
         register(DrainInstance, lambda _: on_drain(), rehome=drop)
 

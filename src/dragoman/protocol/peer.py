@@ -160,6 +160,27 @@ class ChatPush(Peer, tag="chat_push", frozen=True):
     pushes: list[UserPush]
 
 
+class EarlyMessage(msgspec.Struct, array_like=True, frozen=True):
+    """A message that is not saved yet, for one connection of its receiver.
+
+    `after`: the message of the same sender to this receiver without which it must not be written; 0: there is none.
+    """
+
+    user: int
+    connection: int
+    id: int
+    sender: int
+    shard: int
+    after: int
+    frame: msgspec.Raw
+
+
+class EarlyPushes(Peer, tag="early_pushes", frozen=True):
+    """To the instance of these receivers, announced or in its inbox. What is lost is pushed when it is saved."""
+
+    messages: list[EarlyMessage]
+
+
 class UserNotice(msgspec.Struct, array_like=True, frozen=True):
     """A frame for one user about a message it sent. `ended`: the serverMsgId, if the message is saved or never will be.
 
@@ -305,6 +326,7 @@ InboxMessage = (
     | ChatKick
     | ChatOwnerCheck
     | ChatResend
+    | EarlyPushes
     | DrainInstance
     | DrainNode
     | EndSession
@@ -369,27 +391,6 @@ class ShardFreed(Peer, tag="shard_freed", frozen=True):
     """A chat shard was released: the instance it is assigned to may take it now."""
 
     shard: int
-
-
-class EarlyMessage(msgspec.Struct, array_like=True, frozen=True):
-    """A message that is not saved yet, for one connection of its receiver.
-
-    `after`: the message of the same sender to this receiver without which it must not be written; 0: there is none.
-    """
-
-    user: int
-    connection: int
-    id: int
-    sender: int
-    shard: int
-    after: int
-    frame: msgspec.Raw
-
-
-class EarlyPushes(Peer, tag="early_pushes", frozen=True):
-    """To the instance of these receivers. What is lost is pushed when it is saved."""
-
-    messages: list[EarlyMessage]
 
 
 class PushedEarly(Peer, tag="pushed_early", frozen=True):

@@ -99,10 +99,11 @@ class Unsaved:
     A message may be pushed before it is saved if all unsaved messages to its receiver were pushed to the connection
     that the receiver has now. The others are pushed when they are saved, and this one must not overtake them. That they
     were is known by the notice alone, which is sent after the push: the count in Redis may be read before that. As the
-    push may take another way than the next message, that one names it for a while (`last_to`).
+    push may take another way than the next message, that one names it for a while (`last_to`). What an earlier
+    connection sent this one does not know: it goes `in_line` for a while.
     """
 
-    __slots__ = ("_before", "_ended", "_ids", "_pushed_to", "_recent", "_unpushed", "newest")
+    __slots__ = ("_alone_at", "_before", "_ended", "_ids", "_pushed_to", "_recent", "_unpushed", "newest")
 
     def __init__(self) -> None:
         self._ids: deque[int] = deque()  # accepted on this connection, and not ended
@@ -112,6 +113,7 @@ class Unsaved:
         self._unpushed: deque[tuple[int, int]] = deque()  # id and receiver, without a notice
         self._pushed_to: dict[int, tuple[str, int]] = {}  # by receiver: the connection, '' if one missed it; last id
         self._recent: OrderedDict[int, tuple[int, float]] = OrderedDict()  # by receiver: last that ended, until when
+        self._alone_at: float | None = None  # since when everything of earlier connections has ended
 
     @property
     def count(self) -> int | None:
@@ -131,6 +133,11 @@ class Unsaved:
         """Whether the next message can be pushed to this connection before it is saved."""
         before = self._pushed_to.get(receiver)
         return bool(owner) and self._before == 0 and (before is None or before[0] == owner)
+
+    def in_line(self, now: float) -> bool:
+        """Whether a message of an earlier connection may be in an inbox still: this one goes into the inbox behind it,
+        also if its receiver is on this instance."""
+        return self._alone_at is None or now < self._alone_at + RECENT_S
 
     def last_to(self, receiver: int, now: float) -> int:
         """The message to it that must have been written before the next one: unsaved, or ended a moment ago; or 0."""
@@ -167,14 +174,20 @@ class Unsaved:
                 self._ids.popleft()
         else:
             self._before = max(self._before - 1, 0)
+        self._note_alone(now)
 
-    def counted(self, unsaved: int, newest: int) -> None:
+    def counted(self, unsaved: int, newest: int, now: float) -> None:
         """By Redis, asked when `newest` was the last that was accepted: later ones may not be in the count."""
         older = sum(id <= newest for id in self._ids)
         while older > unsaved:
             self._ended = max(self._ended, self._ids.popleft())
             older -= 1
         self._before = unsaved - older
+        self._note_alone(now)
+
+    def _note_alone(self, now: float) -> None:
+        if self._before == 0 and self._alone_at is None:
+            self._alone_at = now
 
     def lost_count(self) -> None:
         """One may be on its way, or not."""

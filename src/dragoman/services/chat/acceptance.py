@@ -8,7 +8,8 @@ Deliver-first: the instance that accepted a message pushes it to its receiver, b
 
     accepted ─▶ the receiver's connection, here or on another instance ─▶ the instance that saves it is informed
 
-Nothing of this is kept anywhere: an early push goes to another instance as an announcement, and may be lost. What the
+Nothing of this is kept anywhere: an early push goes to another instance as an announcement, and may be lost; that of a
+sender that has just connected goes through the inbox (`Unsaved.in_line`). What the
 save stage is not informed of it pushes after its commit, and the receiver's connection drops what it has. The order of
 the sender holds, because a message is pushed early only if all unsaved messages to its receiver were pushed to the same
 connection (`Unsaved.may_push`), and written there only if the one before it was (`ConnectionState.may_push_early`).
@@ -40,6 +41,7 @@ from dragoman.store.chat.cluster import Replicas
 from dragoman.store.chat.entries import AcceptReply, ChatEntry, digest_of
 from dragoman.store.chat.shards import Shards
 from dragoman.store.errors import RedisAway, Refused, StoreError, UnknownOutcome
+from dragoman.store.inbox import PushReply
 
 GATHER_S = 0.01  # of what the save stages are informed of: they read a busy shard less often
 MAX_KNOWN = 20_000  # past that the oldest are forgotten, and pushed again when they are saved
@@ -110,9 +112,15 @@ class EarlyPush:
         may_push = unsaved.may_push(receiver, owner) and not self._delivery.is_resend_due([receiver])
         message = _early_message(row, owner, shard, unsaved.last_to(receiver, began)) if may_push else None
         unsaved.accepted(row.id, receiver, owner if may_push else "")
-        if message is not None and not self._push(message, owner):
+        if message is not None and not (
+            await self._push_in_line(message, owner) if unsaved.in_line(began) else self._push(message, owner)
+        ):
             unsaved.not_pushed(receiver)
         self._metrics.chat_deliver.observe(monotonic() - began)
+
+    async def _push_in_line(self, message: EarlyMessage, owner: str) -> bool:
+        """Behind what is in the inbox; False: it may not be there."""
+        return await self._delivery.put(owner.partition("|")[0], EarlyPushes([message])) is PushReply.OK
 
     def _push(self, message: EarlyMessage, owner: str) -> bool:
         """False: its receiver is on this instance, and has not got it."""
@@ -136,8 +144,11 @@ class EarlyPush:
 
     def _on_announcement(self, announcement: Announcement) -> None:
         if isinstance(announcement, EarlyPushes):
-            for message in announcement.messages:
-                self._write(message)
+            self.on_pushes(announcement)
+
+    def on_pushes(self, pushes: EarlyPushes) -> None:
+        for message in pushes.messages:
+            self._write(message)
 
 
 def _early_message(row: NewMessage, owner: str, shard: int, after: int) -> EarlyMessage:

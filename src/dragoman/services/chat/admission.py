@@ -117,7 +117,7 @@ class Admission:
         used, left_s = spent
         user.bytes_per_day.learned(used, left_s, monotonic())
         self._ids.rise(last_id)  # what it sends here has higher ids than what it sent elsewhere
-        user.unsaved.counted(unsaved, newest)
+        user.unsaved.counted(unsaved, newest, monotonic())
         user.session_checked()
         return bool(user.session_version >= version)
 

@@ -124,15 +124,21 @@ class Delivery:
 
     # -- messages --------------------------------------------------------------------------------
 
-    async def push(self, pushes: Sequence[MessagePush], owners: Mapping[int, str]) -> set[int]:
-        """To receivers, in this order. Returns the ids of messages that, as far as is known, reached no socket."""
+    async def push(
+        self, pushes: Sequence[MessagePush], owners: Mapping[int, str], *, in_line: bool = False
+    ) -> set[int]:
+        """To receivers, in this order. Returns the ids of messages that, as far as is known, reached no socket.
+
+        `in_line`: earlier ones of these senders may be in the inbox of this instance, so local receivers get them
+        through it as well, unless Redis is unavailable.
+        """
         # Only those of this push, and not while Redis is unavailable: a message must not pay for what others missed.
         if self._redis_answers and (unlocated := self._state.unlocated(owners)):
             await self._try_to_locate(unlocated)
         remote, unreached = dict[str, list[MessagePush]](), set[int]()
         for one in pushes:
             instance = owners.get(one.user, "").partition("|")[0]
-            if instance == self.instance:
+            if instance == self.instance and not (in_line and self._redis_answers):
                 # Another instance may have saved a message for it, and lost Redis before it could push it here.
                 if self._state.is_unlocated(one.user):
                     self.local.resend(one.user)

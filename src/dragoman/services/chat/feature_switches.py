@@ -122,5 +122,5 @@ class PathChooser:
     async def _count(self, user: ChatUser) -> int:
         newest = user.unsaved.newest
         unsaved = await self._shards.unsaved(user.id)
-        user.unsaved.counted(unsaved, newest)
+        user.unsaved.counted(unsaved, newest, monotonic())
         return unsaved

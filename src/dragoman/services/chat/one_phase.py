@@ -144,7 +144,7 @@ class OnePhase:
             return
         delivery, receiver = self._delivery, row.to_user
         owners = delivery.local_owners([receiver]) if past_redis else await self._owner(receiver)
-        await delivery.push([MessagePush.of(row)], owners)
+        await delivery.push([MessagePush.of(row)], owners, in_line=user.unsaved.in_line(monotonic()))
         if delivery.is_unlocated(receiver):
             user.sender.resend_to.add(receiver)
 

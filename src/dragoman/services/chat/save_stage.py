@@ -23,6 +23,7 @@ import msgspec
 import structlog
 
 from dragoman.archive import Archive, ArchiveAway, BadRow, Fenced, NewMessage, SaveOutcome, SaveVerdict, Status
+from dragoman.domain.chat.sent_messages import RECENT_S
 from dragoman.domain.chat.shards import ReadThrottle
 from dragoman.domain.chat.switches import Path
 from dragoman.protocol import chat as wire
@@ -56,7 +57,7 @@ class ShardLease:
         self.holder = f"{instance}|{fence}"  # the value of the lease in Redis
         self.stream, self.in_hand = stream, 0  # entries that were read and are not finished
         self.stopped = asyncio.Event()
-        self._valid_until = valid_until
+        self._valid_until, self._taken_at = valid_until, monotonic()
 
     def renew(self, valid_until: float) -> None:
         self._valid_until = valid_until
@@ -85,6 +86,11 @@ class ShardLease:
             log.warning("a chat shard waits for Redis", shard=self.shard, error=str(error), limited=True)
 
         return await retry(checked, pause_s=RETRY_S, on_error=warn)
+
+    @property
+    def in_line(self) -> bool:
+        """Whether messages that the former holder pushed may be in an inbox still."""
+        return monotonic() < self._taken_at + RECENT_S
 
     @property
     def stopping(self) -> bool:
@@ -337,7 +343,7 @@ class SaveStage:
             began = monotonic()
             # Another holder may have pushed them long ago, and the receivers may have forgotten that they have them.
             lease.check()
-            await self._delivery.push(pushes, owners)
+            await self._delivery.push(pushes, owners, in_line=lease.in_line)
             self._metrics.chat_deliver.observe(monotonic() - began)
         await self._resend_first(lease, {entry.to for entry, _ in saved})
 

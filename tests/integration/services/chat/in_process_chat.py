@@ -88,6 +88,7 @@ class InProcessChat:
         clock: Callable[[], int] = now_ms,
         enabled: bool = False,
         rollout_percent: int = 0,
+        deliver_before_saved: bool = False,
         accept_timeout_s: float = 5.0,
         users: Users | None = None,
     ) -> None:
@@ -102,12 +103,14 @@ class InProcessChat:
             name, self.local, self.users, Inboxes(redis, keys, InboxSettings()), metrics, self.tasks
         )
         self.announcer = Announcer(redis, keys, self.tasks, name)
-        early = EarlyPush(self.delivery, PushedMessages(name, self.announcer), self.announcer, metrics)
+        self.early = EarlyPush(self.delivery, PushedMessages(name, self.announcer), self.announcer, metrics)
         self.receipts = Receipts(self.archive, self.users, self.delivery, metrics, self.tasks)
         self.resender = Resender(self.local, self.archive, self.receipts, self.tasks, 10.0)
         self.ids = IdMaker(clock)
         self.ids.use(worker)
-        switches = cast(FeatureSwitches, Fixed(Switches(enabled=enabled, rollout_percent=rollout_percent)))
+        switches = cast(
+            FeatureSwitches, Fixed(Switches(enabled, deliver_before_saved, rollout_percent=rollout_percent))
+        )
         gate, refusals, perf = Gate(), Refusals(metrics), Perf(metrics, self.shards, self.tasks)
         messages = MessageMaker(self.ids, WordFilter(()))
         paths = PathChooser(switches, self.shards, gate, accept_timeout_s)
@@ -117,7 +120,7 @@ class InProcessChat:
         )  # fmt: skip
         two_phase = Acceptance(
             name, self.shards, self.archive, self.delivery, switches, gate, self.ids, cast(Replicas, None), refusals,
-            perf, metrics, accept_timeout_s, early,
+            perf, metrics, accept_timeout_s, self.early,
         )  # fmt: skip
 
         def outbound(user: ChatUser, verify: Verify) -> Outbound:
@@ -138,12 +141,16 @@ class InProcessChat:
 
     async def send(self, sender: int, receiver: int, connection: int, body: str) -> int:
         """Come in, send, and hear saved; answers its serverMsgId."""
+        return await self.send_until("saved", sender, receiver, connection, body)
+
+    async def send_until(self, ack: str, sender: int, receiver: int, connection: int, body: str) -> int:
+        """The same until another ACK."""
         socket = Socket(connection)
         user = await self.come_in(sender, socket)
         said = {"type": "SINGLE_CHAT", "clientMsgId": body, "to": receiver, "body": body}
         self.admission.outbound(user).take(decode_frame(json.dumps(said).encode()))
-        await wait_until(lambda: any(frame.get("ackType") == "saved" for frame in socket.heard))
-        (told,) = [frame for frame in socket.of_type("ACK") if frame["ackType"] == "saved"]
+        await wait_until(lambda: any(frame.get("ackType") == ack for frame in socket.heard))
+        (told,) = [frame for frame in socket.of_type("ACK") if frame["ackType"] == ack]
         return int(told["serverMsgId"])
 
     async def close(self) -> None:

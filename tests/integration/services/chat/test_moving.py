@@ -1,12 +1,17 @@
-"""A sender that leaves an instance which has lost Redis, and goes on elsewhere, does not overtake itself."""
+"""A sender that goes on elsewhere does not overtake itself: not what an instance without Redis could not push, and not
+what waits in an inbox."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
+from dragoman.protocol.peer import ChatPush, EarlyPushes, decode_inbox
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway
+from dragoman.store.instances import Instances
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from integration.services.chat.in_process_chat import OWNER_TTL_MS, InProcessChat, Socket
@@ -89,3 +94,43 @@ async def test_unpushed_message_keeps_its_order_while_its_sender_is_not_located(
         await other.send(SENDER, RECEIVER, 3, "two")
         await other.tasks.settled()
         assert socket.messages == ["one", "two"]
+
+
+async def read_inbox(chat: InProcessChat, name: str) -> None:
+    """What the reader of this instance would do."""
+    for entry in await chat.delivery.inboxes.unread(name, 10):
+        message = decode_inbox(entry.data)
+        assert isinstance(message, ChatPush | EarlyPushes)
+        if isinstance(message, ChatPush):
+            chat.local.on_push(message)
+        else:
+            chat.early.on_pushes(message)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["delivered before saved", "one phase"])
+@pytest.mark.parametrize("here", [True, False], ids=["its receiver's instance", "a third instance"])
+async def test_message_of_a_sender_that_reconnects_does_not_overtake_one_in_a_slow_inbox(
+    redis: Redis, keys: Keys, tmp_path: Path, here: bool, early: bool
+) -> None:
+    database, socket, rollout = tmp_path / "chat.sqlite3", Socket(1), 100 if early else 0
+    former = InProcessChat("i1", 1, redis, keys, database)
+    slow, third = (
+        InProcessChat(name, number, redis, keys, database, enabled=early, rollout_percent=rollout,
+                      deliver_before_saved=early)
+        for number, name in enumerate(("i2", "i3"), 2)
+    )  # fmt: skip
+    await Instances(redis, keys).open("i2", "incarnation", former.delivery.inboxes.settings.group)
+    try:
+        await slow.come_in(RECEIVER, socket)
+        await former.send(SENDER, RECEIVER, 2, "one")
+        sender = former.local.get(SENDER)
+        assert sender is not None
+        await former.admission.disconnected(sender)
+        ack = "accepted" if early else "saved"
+        await (slow if here else third).send_until(ack, SENDER, RECEIVER, 3, "two")
+        await asyncio.gather(slow.tasks.settled(), third.tasks.settled())
+        assert socket.messages == []
+        await read_inbox(slow, "i2")
+        assert socket.messages == ["one", "two"]
+    finally:
+        await asyncio.gather(former.close(), slow.close(), third.close())

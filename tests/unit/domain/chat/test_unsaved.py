@@ -10,7 +10,7 @@ NOW = 100.0
 
 def known(before: int = 0) -> Unsaved:
     unsaved = Unsaved()
-    unsaved.counted(before, newest=0)
+    unsaved.counted(before, 0, NOW)
     return unsaved
 
 
@@ -20,7 +20,7 @@ def test_it_is_not_known_until_redis_was_asked() -> None:
     unsaved.accepted(1)
     unsaved.ended(1, NOW)
     assert unsaved.count is None
-    unsaved.counted(2, newest=1)
+    unsaved.counted(2, newest=1, now=NOW)
     assert unsaved.count == 2
 
 
@@ -64,7 +64,7 @@ def test_confirmation_after_the_query_is_not_counted_twice() -> None:
     unsaved = known()
     for id in (5, 8):
         unsaved.accepted(id)
-    unsaved.counted(1, newest=8)
+    unsaved.counted(1, newest=8, now=NOW)
     unsaved.ended(5, NOW)
     assert unsaved.count == 1
     unsaved.ended(8, NOW)
@@ -77,7 +77,7 @@ def test_unsaved_count_is_unknown_until_redis_is_asked_again() -> None:
     unsaved.lost_count()
     unsaved.ended(5, NOW)
     assert unsaved.count is None
-    unsaved.counted(0, newest=5)
+    unsaved.counted(0, newest=5, now=NOW)
     assert unsaved.count == 0
 
 
@@ -85,7 +85,7 @@ def test_messages_accepted_during_the_query_are_counted() -> None:
     unsaved = known()
     unsaved.accepted(5)
     unsaved.accepted(8)
-    unsaved.counted(0, newest=5)
+    unsaved.counted(0, newest=5, now=NOW)
     assert unsaved.count == 1
     unsaved.ended(8, NOW)
     assert unsaved.count == 0
@@ -110,7 +110,7 @@ def test_it_never_says_too_few(steps: list[tuple[str, int]]) -> None:
         elif what == "ask":
             asked = len(under_way), unsaved.newest
         elif what == "hear":
-            unsaved.counted(*asked)
+            unsaved.counted(*asked, NOW)
         assert unsaved.count is not None
         assert unsaved.count >= len(under_way)
 
@@ -166,7 +166,7 @@ def test_count_of_redis_does_not_say_that_a_message_was_pushed() -> None:
     """The push may be in an inbox when Redis counts the message as saved; the notice comes behind it."""
     unsaved = known()
     unsaved.accepted(10, 2, "")
-    unsaved.counted(0, 10)
+    unsaved.counted(0, 10, NOW)
     assert not unsaved.may_push(2, HERE)
     unsaved.ended(10, NOW)
     assert unsaved.may_push(2, HERE)
@@ -181,3 +181,15 @@ def test_next_message_names_the_last_one_to_its_receiver_until_that_is_long_over
     assert (unsaved.last_to(2, NOW + 1), unsaved.last_to(2, NOW + RECENT_S)) == (10, 0)
     unsaved.sent(11, 3, NOW + 2 * RECENT_S)
     assert unsaved._recent.keys() == {3}, "the others are forgotten"
+
+
+def test_message_goes_in_line_for_a_while_after_everything_of_earlier_connections_has_ended() -> None:
+    assert Unsaved().in_line(NOW), "it is not known"
+    assert (known().in_line(NOW), known().in_line(NOW + RECENT_S)) == (True, False)
+    unsaved = known(2)
+    unsaved.ended(5, NOW + RECENT_S)
+    assert unsaved.in_line(NOW + 2 * RECENT_S), "one is unsaved"
+    unsaved.ended(6, NOW + 2 * RECENT_S)
+    assert (unsaved.in_line(NOW + 2 * RECENT_S), unsaved.in_line(NOW + 3 * RECENT_S)) == (True, False)
+    unsaved.counted(1, 0, NOW + 3 * RECENT_S)
+    assert not unsaved.in_line(NOW + 3 * RECENT_S), "Redis counts a message after its sender knows that it is saved"

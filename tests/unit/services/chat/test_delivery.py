@@ -94,6 +94,15 @@ async def test_receiver_gets_a_resend_before_the_next_push_after_its_inbox_was_f
     assert env.arrived == [[2], [11]]
 
 
+async def test_push_in_line_to_a_local_receiver_goes_through_the_inbox_while_redis_answers() -> None:
+    env, one = Env(), MessagePush(1, 10, 9, b"{}")
+    await env.delivery.push([one], await env.delivery.owners([1]), in_line=True)
+    assert env.arrived == [[10]]
+    env.table.away = True
+    await env.delivery.push([one], await env.delivery.owners([1]), in_line=True)
+    assert env.arrived == [[10]]
+
+
 async def test_receiver_gets_a_resend_before_the_next_push_after_redis_was_lost() -> None:
     env = Env()
     env.boxes.answer = None

@@ -112,7 +112,7 @@ class Pushes:
         self.unlocated += users
         return {}
 
-    async def push(self, pushes: list[MessagePush], owners: dict[int, str]) -> set[int]:
+    async def push(self, pushes: list[MessagePush], owners: dict[int, str], *, in_line: bool) -> set[int]:
         self.pushed += [one.user for one in pushes]
         return set()
 
@@ -291,7 +291,7 @@ async def test_instance_that_is_slow_to_begin_a_resend_does_not_make_others_do_w
     store, delivery = Store(), Pushes()
     sender, gate, heard = sending(store, delivery=delivery)
     sender._user.sender.resend_to.add(8)
-    sender._user.unsaved.counted(0, 0)
+    sender._user.unsaved.counted(0, 0, 0.0)
     delivery.handled = False
     await sender.handle(message("m1"), time.monotonic())
     assert (store.accepted, store.saved, gate.open) == ([], [], True)
@@ -305,7 +305,7 @@ async def test_without_redis_nothing_is_saved_past_a_message_that_another_instan
     """As one that stood still does when it goes on: we had counted before that, and hear of it as of a repetition."""
     store = Store()
     sender, _, heard = sending(store)
-    sender._user.unsaved.counted(0, 0)
+    sender._user.unsaved.counted(0, 0, 0.0)
     store.answer = AcceptReply.DUPLICATE
     await sender.handle(message("m1"), time.monotonic())
     assert b'"accepted"' in heard[-1]
