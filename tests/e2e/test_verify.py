@@ -56,9 +56,13 @@ def test_nothing_is_lost_on_a_cluster_or_with_postgresql(tmp_path: Path, redis: 
 
 @pytest.mark.long
 @pytest.mark.timeout(SHORT_S)
-@pytest.mark.parametrize("seed", [2, 3], ids=["deliver first", "one phase"])
-def test_chat_loses_nothing_in_the_other_modes(tmp_path: Path, seed: int) -> None:
-    told = verified(tmp_path, "--only", "chat", "--seed", str(seed))
+@pytest.mark.parametrize("redis", ["single", "cluster"])
+@pytest.mark.parametrize("db", ["sqlite", "postgres"])
+@pytest.mark.parametrize("mode", ["deliver_first", "off"])
+def test_chat_loses_nothing_in_the_other_modes(tmp_path: Path, redis: str, db: str, mode: str) -> None:
+    """All loads in the mode `save_first` are above."""
+    told = verified(tmp_path, "--only", "chat", "--mode", mode, "--redis", redis, "--db", db)
+    assert told["settings"]["path"] == mode
     assert told["figures"]["lost"] == told["figures"]["duplicated"] == told["figures"]["out_of_order"] == 0
     assert sum(row["promised"] for row in told["rows"]) > 0
 

@@ -13,9 +13,10 @@ from chaos.chat.chat_server import (
     TIMEOUT_S,
     ChatServer,
     flap,
+    of_shard,
     until_told,
 )
-from dragoman.archive import Fenced, NewMessage, open_archive
+from dragoman.archive import Fenced, NewMessage, Status, open_archive
 from dragoman.protocol.peer import ChatKick, encode_peer, kind_of
 from dragoman.store.chat.shards import FINISH_SAVED
 from dragoman.store.chat.users import Users
@@ -23,6 +24,7 @@ from dragoman.store.inbox import Inboxes, InboxSettings, PushReply
 from dragoman.tools.verify.chat_ledger import ChatLedger
 from dragoman.tools.verify.clients import chat_load
 from dragoman.tools.verify.tcp_proxy import proxied
+from support.chat import bodies
 from support.redis_servers import RedisAt
 from support.waiting import wait_until
 
@@ -90,6 +92,32 @@ async def test_messages_pushed_by_an_instance_that_dies_before_they_are_saved_ar
         await wait_until(server.is_shared, TIMEOUT_S)
         await load.stop_and_settle()
     await server.passes(ledger, order="accepted", ack_grace_s=TAKE_OVER_S)
+
+
+async def test_message_read_before_the_instance_that_pushed_it_died_unsaved_stays_read(server: ChatServer) -> None:
+    """The receipt came to the other instance, which saves the message later."""
+    doomed, other = await server.two(DELIVER_FIRST)
+    shard = (await server.holders()).index("i0")
+    sender = await server.speaker(doomed, of_shard(shard, 1)[0])
+    receiver = await server.speaker(other, 1)
+    with server.database_locked():
+        name = await sender.chat(1, "read at once")
+        got = await receiver.expect("SINGLE_CHAT", clientMsgId=name)
+        await receiver.ack(got["serverMsgId"], "delivered", sender.uid)
+        await receiver.ack(got["serverMsgId"], "read", sender.uid)
+        assert await receiver.so_far() == []
+        assert await server.rows() == []
+        doomed.kill()
+        server.instances.remove(doomed)
+    sender = await server.speaker(other, sender.uid)
+    await sender.saved(name)
+    await sender.expect("ACK", ackType="read", serverMsgId=got["serverMsgId"])
+
+    async def is_read() -> bool:
+        return [(row.client_msg_id, row.status) for row in await server.rows()] == [(name, Status.READ)]
+
+    await wait_until(is_read, TIMEOUT_S)
+    assert bodies(await receiver.so_far()) == [], "it does not come again"
 
 
 async def test_former_holder_of_a_shard_writes_nothing(server: ChatServer, redis_at: RedisAt) -> None:

@@ -95,6 +95,39 @@ async def test_a_redis_killed_and_restarted_loses_nothing_beyond_its_class(
         )
 
 
+OLD_ENTRIES = 2_000_000
+ADD_OLD = "for n = 1, ARGV[1] do redis.call('RPUSH', KEYS[1], string.rep('x', 64)) end"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
+async def test_redis_killed_with_a_large_append_only_file_loses_nothing_while_it_loads_for_long(
+    server_binary: ServerBinary, tmp_path: Path, mode: str
+) -> None:
+    """The whole file is replayed, command by command, while instances and clients wait."""
+    ledger, whole = ChatLedger(), {"auto-aof-rewrite-percentage": "0"}
+    with RedisServer(server_binary, tmp_path / "redis", port=CHOOSE_PORT, fsync="always", settings=whole) as mortal:
+        async with chat_server(at(mortal), tmp_path) as server:
+            for part in range(20):
+                await server.redis.call("EVAL", ADD_OLD, 1, f"old-{part}", OLD_ENTRIES // 20)
+            a, _ = await server.two(MODES[mode])
+            async with chat_load(server.ports, ledger, 32, in_flight=2) as load:
+                load.start(per_s=150)
+                await until_told(ledger, "saved", 80)
+                await asyncio.to_thread(mortal.kill)
+                assert _bytes_to_load(tmp_path) > 64 * OLD_ENTRIES
+                await asyncio.to_thread(mortal.start)
+                await wait_until(a.is_ready, TIMEOUT_S)
+                await until_told(ledger, "saved", 240)
+                await load.stop_and_settle()
+            await server.passes(ledger, order="accepted", ack_grace_s=RESENT_S)
+            await server.redis.call("UNLINK", *(f"old-{part}" for part in range(20)))
+
+
+def _bytes_to_load(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*.aof"))
+
+
 async def test_fail_open_saves_under_the_same_id_while_redis_hangs_and_nothing_comes_twice(
     mortal: RedisServer, tmp_path: Path
 ) -> None:

@@ -126,9 +126,14 @@ async def dead_letter(scenario: ChatScenario, sender: int) -> None:
     await scenario.redis.call("XADD", scenario.keys.dead(tag(shard_of(sender, SHARDS))), "*", *flat)
 
 
-async def test_user_that_sends_while_it_is_erased_leaves_nothing(scenario: ChatScenario, database: Archive) -> None:
+async def test_user_with_undelivered_messages_that_sends_while_it_is_erased_leaves_nothing(
+    scenario: ChatScenario, database: Archive
+) -> None:
+    """Some of it is on its way, some is undelivered: its receiver is offline, and gets it without the text."""
     alice, bob = await scenario.pair(0, 1)
-    await alice.saved(await alice.chat(bob.uid, SECRET))
+    absent = scenario.uid()
+    waiting = [await alice.saved(await alice.chat(absent, f"{SECRET} {number}")) for number in range(3)]
+    late = await bob.saved(await bob.chat(alice.uid, "undelivered to the one that is erased"))
 
     async def send() -> int:
         """Until the connection is closed, and on a new one as long as it is admitted."""
@@ -143,12 +148,21 @@ async def test_user_that_sends_while_it_is_erased_leaves_nothing(scenario: ChatS
 
     sending = asyncio.ensure_future(send())
     reading = asyncio.ensure_future(alice.until_closed())
+    await bob.expect("SINGLE_CHAT")  # pushed before it is saved
     erased = await erase(scenario, alice.uid, at=1)
     assert await sending < 100_000
     await reading
-    assert erased["messages"] >= 1
+    assert erased["messages"] >= 4
+    assert erased["undelivered"] >= 3
     assert {text for text, _ in await texts_of(database, alice.uid)} == {""}
     assert len(await texts_of(database, alice.uid)) == erased["messages"]
+    assert (await database.messages([late]))[late].body == "undelivered to the one that is erased"
+    receiver = await scenario.user(1, absent)
+    got = [await receiver.expect("SINGLE_CHAT") for _ in waiting]
+    assert [(int(one["serverMsgId"]), one["body"], one["msgType"]) for one in got] == [
+        (id, "", ERASED) for id in waiting
+    ]
+    assert SECRET not in await redis_texts(scenario, alice.uid)
 
 
 async def test_undelivered_message_of_an_erased_user_arrives_without_its_text(

@@ -19,6 +19,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure speed, with peers beside u
 SECONDS, QUICK_SECONDS = 1.0, 0.2
 LONG_SECONDS, QUICK_LONG_SECONDS = 20.0, 2.0
 WARMUP_S, QUICK_WARMUP_S = 5.0, 0.5
+CHAT_WARMUP_S = 9.0  # messages of users that have just connected take another way
 ROUNDS, QUICK_ROUNDS = 3, 1
 ROOM_ROUNDS = 5
 MAX_DELAY_MS = 10_000
@@ -206,7 +207,7 @@ def chat(
     from dragoman.tools.bench.chat import PATHS
 
     long_s = seconds or (QUICK_LONG_SECONDS if quick else LONG_SECONDS)
-    warmup_s = (QUICK_WARMUP_S if quick else WARMUP_S) if warmup is None else warmup
+    warmup_s = (QUICK_WARMUP_S if quick else CHAT_WARMUP_S) if warmup is None else warmup
     if translate:
         from dragoman.tools.bench import chat_translate
 

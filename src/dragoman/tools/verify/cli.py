@@ -51,6 +51,10 @@ def verify(
     repeat: Annotated[int, typer.Option(min=1, help="Rounds, each with the next seed.")] = 1,
     redis: Annotated[Literal["single", "cluster"], typer.Option(help="One Redis, or a Cluster of six.")] = "single",
     db: Annotated[Literal["sqlite", "postgres"], typer.Option(help="Where messages are stored.")] = "sqlite",
+    mode: Annotated[
+        Literal["save_first", "deliver_first", "off"] | None,
+        typer.Option(help="How chat saves and delivers, in every round. [by the seed]"),
+    ] = None,
     messages_per_s: Annotated[float, typer.Option(min=1, max=10_000, help="Chat messages a second.")] = 60.0,
     utterances_per_s: Annotated[float, typer.Option(min=0.1, max=1_000, help="Utterances a second.")] = 10.0,
     captions_per_s: Annotated[float, typer.Option(min=0.1, max=100, help="Captions of a room a second.")] = 5.0,
@@ -75,6 +79,7 @@ def verify(
         messages_per_s=messages_per_s,
         utterances_per_s=utterances_per_s,
         captions_per_s=captions_per_s,
+        path=mode,
     )
     from dragoman.tools.verify.run import Order
 

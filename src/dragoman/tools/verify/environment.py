@@ -114,7 +114,7 @@ class Setup:
     messages_per_s: float = 60.0
     utterances_per_s: float = 10.0
     captions_per_s: float = 5.0
-    path: MessagePath = "save_first"  # two-phase, before receivers or after; or confirmed once
+    path: MessagePath | None = None  # two-phase, before receivers or after; or confirmed once; None: by the seed
 
     @property
     def lengths(self) -> Lengths:
@@ -133,8 +133,8 @@ class Setup:
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def of_seed(self, seed: int) -> "Setup":
-        """Each way that messages can take gets its turn, the first seed saves first."""
-        return replace(self, path=PATHS[(seed - 1) % len(PATHS)])
+        """Each way that messages can take gets its turn, the first seed saves first; unless one was chosen."""
+        return self if self.path is not None else replace(self, path=PATHS[(seed - 1) % len(PATHS)])
 
 
 def configured(setup: Setup, name: str, port: int, redis_urls: Sequence[str], prefix: str, database: str) -> Config:

@@ -169,7 +169,6 @@ async def until_ended(work: Awaitable[Result]) -> Result:
 def settings_of(order: Order, outcome: Outcome) -> dict[str, object]:
     """The settings of the run, enough to repeat it."""
     setup = dataclasses.asdict(order.setup)
-    del setup["path"]  # by seed
     asked = {"seed": order.seed, "seconds": order.seconds, "repeat": order.repeat}
     return {**setup, **asked, "faults": [fault.name for fault in order.faults], "took_s": round(outcome.seconds, 1)}
 
