@@ -331,6 +331,7 @@ async def test_listener_only_reads_and_does_not_become_host(harness: Harness) ->
         late = await met.join(en, A)
         assert late.room.role == "host"
         assert {one.role for one in await met.store.members(met.id)} == {"host", "listener"}
+        await wait_until(lambda: {one.role for one in late.room.members} == {"host", "listener"}, TIMEOUT_S)
 
 
 async def test_same_sentence_sent_twice_is_one_caption(harness: Harness) -> None:

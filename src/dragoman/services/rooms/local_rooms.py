@@ -227,21 +227,23 @@ class LocalRooms:
 
     def changed(self, room: LocalRoom) -> None:
         """List the members soon: changes that come together are listed once."""
-        if room.id not in self._lists:
+        if room.id not in self._lists and room.id in self._rooms:
             # The length of the list and the number of its readers grow with the room: so does the pause.
             pause_s = min(max(len(room.members) / LARGE_ROOM, MEMBERS_S), LARGE_MEMBERS_S)
-            self._lists[room.id] = asyncio.get_running_loop().call_later(pause_s, self._start_list, room)
+            self._lists[room.id] = asyncio.get_running_loop().call_later(pause_s, self._start_list, room.id)
 
-    def _start_list(self, room: LocalRoom) -> None:
-        self._tasks.spawn(self._list_members(room), "room-members")
+    def _start_list(self, room_id: str) -> None:
+        del self._lists[room_id]
+        self._tasks.spawn(self._list_members(room_id), "room-members")
 
-    async def _list_members(self, room: LocalRoom) -> None:
-        self._lists.pop(room.id, None)
-        info = await self._store.info(room.id)
+    async def _list_members(self, room_id: str) -> None:
+        info = await self._store.info(room_id)
         if info is None:
             return
-        members = sorted(await self._store.members(room.id), key=lambda one: (one.joined_ms, one.session))
-        room.list_members(info, members)
+        members = sorted(await self._store.members(room_id), key=lambda one: (one.joined_ms, one.session))
+        # Looked up here: the last member may have left meanwhile, and another one have joined.
+        if (room := self._rooms.get(room_id)) is not None:
+            room.list_members(info, members)
 
     def _cancel_list(self, room: LocalRoom) -> None:
         due = self._lists.pop(room.id, None)
