@@ -13,7 +13,7 @@ import typer
 
 from dragoman.cli import output
 from dragoman.cli.output import USAGE, Failure
-from dragoman.cli.settings import parse
+from dragoman.cli.settings import node_url
 
 if TYPE_CHECKING:
     from dragoman.engines.catalog import OpenEngines, Setup, Step
@@ -177,7 +177,7 @@ def node(
     API keys come from the environment: OPENAI_API_KEY and LIBRETRANSLATE_API_KEY, or for one step only
     RECOGNISE_API_KEY, TRANSLATE_API_KEY and SYNTHESISE_API_KEY.
     """
-    runner = Runner([_checked(each) for each in url or [DEFAULT_URL]], node_id, token, quiet)
+    runner = Runner([node_url(each) for each in url or [DEFAULT_URL]], node_id, token, quiet)
     names = (recognise, translate, synthesise)
     engine = engine or ("local" if any(names) else SIM)
     codes = _language_codes(languages)
@@ -351,8 +351,3 @@ def _language_codes(languages: str | None) -> list[str] | None:
     if not codes:
         raise Failure("--languages is empty. Separate languages with commas, as in en,es,zh.", USAGE)
     return codes
-
-
-def _checked(url: str) -> str:
-    parse(url, {"ws": "ws", "wss": "wss"}, DEFAULT_URL)
-    return url

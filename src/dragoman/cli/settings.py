@@ -130,8 +130,17 @@ def http_url(url: str) -> str:
 
 def session_url(url: str) -> str:
     """The WebSocket for speech, from `host:port`, an HTTP URL or a WebSocket URL; without a path, the usual one."""
+    return _websocket(url, "/ws/session")
+
+
+def node_url(url: str) -> str:
+    """The WebSocket for nodes, from the same."""
+    return _websocket(url, "/ws/node")
+
+
+def _websocket(url: str, usual_path: str) -> str:
     parts = parse(url, WEBSOCKET, "ws://127.0.0.1:5010")
-    return parts._replace(path=parts.path if parts.path.strip("/") else "/ws/session", fragment="").geturl()
+    return parts._replace(path=parts.path if parts.path.strip("/") else usual_path, fragment="").geturl()
 
 
 def parse(url: str, schemes: dict[str, str], example: str) -> SplitResult:

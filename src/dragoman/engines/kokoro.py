@@ -3,6 +3,7 @@
 It costs more than other voices: most of a second of one core for a second of speech.
 """
 
+import logging
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,8 @@ class Kokoro:
         import onnxruntime
         from kokoro_onnx import Kokoro as Library
 
+        # It warns when the words of a text and those of its sounds differ in number: that changes nothing.
+        logging.getLogger("phonemizer").setLevel(logging.ERROR)
         cuda = ["CUDAExecutionProvider"] if self._device == "cuda" else []
         session = onnxruntime.InferenceSession(str(path), providers=[*cuda, "CPUExecutionProvider"])
         with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ from dragoman.cli.models import Choice, choose
 from dragoman.cli.node import _chosen, _setup, _step
 from dragoman.cli.output import USAGE, Failure
 from dragoman.cli.serve import IMPORTED, _for_demo, process_started
-from dragoman.cli.settings import authority, http_url, session_url
+from dragoman.cli.settings import authority, http_url, node_url, session_url
 from dragoman.config import load_with_sources
 from dragoman.config.catalog import SETTINGS
 from dragoman.config.reference import example, markdown
@@ -184,11 +184,12 @@ def test_http_url_accepts_hosts_and_urls(given: str, http: str) -> None:
 )
 def test_session_url_accepts_hosts_and_urls(given: str, websocket: str) -> None:
     assert session_url(given) == websocket
+    assert node_url(given.replace("/session", "/node")) == websocket.replace("/session", "/node")
 
 
 @for_each(["", "ftp://host", "http://", "ws://", "host:port", "ws://host:port", "a b", "host:0", "host\n:1"])
 def test_invalid_url_is_a_usage_error(given: str) -> None:
-    for read, scheme in ((http_url, "http"), (session_url, "ws")):
+    for read, scheme in ((http_url, "http"), (session_url, "ws"), (node_url, "ws")):
         with pytest.raises(Failure, match=f"is not an address like {scheme}://") as failure:
             read(given)
         assert failure.value.exit_code == USAGE
@@ -416,8 +417,7 @@ def test_demo_raises_timeouts_for_local_nodes_unless_configured() -> None:
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (("--url", "http://127.0.0.1:5010"), "--url 'http://127.0.0.1:5010' is not an address like ws://127.0.0.1"),
-        (("--url", "nonsense"), "--url 'nonsense' is not an address like ws://127.0.0.1"),
+        (("--url", "ftp://127.0.0.1:5010"), "--url 'ftp://127.0.0.1:5010' is not an address like ws://127.0.0.1"),
         (("--url", "ws://127.0.0.1:99999/ws/node"), "--url 'ws://127.0.0.1:99999/ws/node' is not an address"),
         (("--engine", "whisper"), "--engine 'whisper' is unknown. Choose one of: sim, local, openai."),
         (
