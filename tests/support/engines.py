@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from math import pi, sin
 from struct import pack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,6 +69,19 @@ KEY = "sk-secret-of-the-test"
 def beep(ms: int = 600, rate: int = 24_000) -> Sound:
     count = rate * ms // 1000
     return Sound(b"".join(pack("<h", round(9000 * sin(2 * pi * 440 * at / rate))) for at in range(count)), rate)
+
+
+class SpokenStream(SimpleNamespace):
+    """Audio as a node gives it to a preview."""
+
+    def __init__(self, pieces: list[bytes], src_lang: str = "auto", sample_rate: int = 24_000) -> None:
+        super().__init__(lang_a="en", lang_b="es", auto_langs=[], vocabulary=[], shown=[])
+        self.src_lang, self.audio_format, self.sample_rate = src_lang, "pcm16", sample_rate
+        self.pieces, self.partial = pieces, self.shown.append
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self.pieces:
+            yield piece
 
 
 @dataclass

@@ -119,6 +119,15 @@ Device = Annotated[
 PreviewMs = Annotated[
     int, typer.Option(min=100, help="whisper: how much new speech it waits for before it shows words again.")
 ]
+MaxPreviews = Annotated[
+    int | None,
+    typer.Option(
+        "--previews",
+        min=0,
+        help="Utterances at a time whose words it shows while they are spoken, if its recogniser can. 0: none.",
+        show_default="as many as slots",
+    ),
+]
 StepUrl = Annotated[str | None, _text("URL", "Server of this step.  [$OPENAI_BASE_URL]")]
 RecogniserModel = Annotated[str, _model("whisper-1")]
 TranslatorModel = Annotated[str, _model("gpt-4o-mini")]
@@ -156,6 +165,7 @@ def node(
     voice: Voice = "",
     models: Models = None,
     device: Device = "cpu",
+    previews: MaxPreviews = None,
     preview_ms: PreviewMs = PREVIEW_MS,
     stream: Stream = False,
     job_s: JobSeconds = None,
@@ -177,7 +187,7 @@ def node(
     API keys come from the environment: OPENAI_API_KEY and LIBRETRANSLATE_API_KEY, or for one step only
     RECOGNISE_API_KEY, TRANSLATE_API_KEY and SYNTHESISE_API_KEY.
     """
-    runner = Runner([node_url(each) for each in url or [DEFAULT_URL]], node_id, token, quiet)
+    runner = Runner([node_url(each) for each in url or [DEFAULT_URL]], node_id, token, quiet, previews)
     names = (recognise, translate, synthesise)
     engine = engine or ("local" if any(names) else SIM)
     codes = _language_codes(languages)
@@ -200,12 +210,13 @@ def node(
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs a node with these servers, id and token."""
+    """Runs a node with these servers, id and token. `previews`: at a time; None: as many as slots, if it can."""
 
     urls: list[str]
     node_id: str | None
     token: str | None
     quiet: bool
+    previews: int | None = None
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         from dragoman import logs  # isort: skip  # first: see its docstring
@@ -231,6 +242,7 @@ class Runner:
             languages=languages,
             slots=slots,
             text_only=text_only,
+            previews=self.previews,
             node_id=self.node_id,
             token=self.token,
             signals=True,
@@ -252,8 +264,16 @@ class Runner:
         from dragoman.node import Capabilities, Node
 
         asr, semantic, tts = map(sorted, engines.served)
+        if self.previews and engines.pipeline.preview is None:
+            raise Failure(f"--previews: {setup.recognise.engine} shows no words while one speaks.", USAGE)
         capabilities = Capabilities(
-            asr, semantic, tts, setup.slots, services=engines.services, text_pairs=engines.text_pairs
+            asr,
+            semantic,
+            tts,
+            setup.slots,
+            services=engines.services,
+            text_pairs=engines.text_pairs,
+            previews=self.previews,
         )
         return Node(self.urls, engines.pipeline, capabilities, node_id=self.node_id, token=self.token)
 

@@ -2,11 +2,15 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dragoman.cli.node import DEFAULT_URL, Runner
+from dragoman.cli.output import Failure
 from dragoman.engines import EngineFailed, Missing, Sound
 from dragoman.engines.catalog import (
     PRESETS,
@@ -21,7 +25,17 @@ from dragoman.engines.catalog import (
 from dragoman.engines.pocketsphinx import PROFANITY, PocketSphinx, _without_profanity
 from dragoman.protocol.audio import SILENCE_PACKET, duration_ms, opus_run
 from dragoman.protocol.codes import BadAudio
-from support.engines import KEY, beep, english, model_server, needs_apertium, needs_espeak, needs_wheels
+from support.engines import (
+    KEY,
+    SpokenStream,
+    beep,
+    english,
+    model_server,
+    needs_apertium,
+    needs_espeak,
+    needs_wheels,
+    words,
+)
 from support.tables import for_each
 from support.waiting import wait_until
 
@@ -64,6 +78,16 @@ async def test_a_mixture_promises_what_all_of_it_can() -> None:
             assert [sorted(languages) for languages in engines.served[:2]] == [["en", "es"], ["en", "es"]]
 
 
+async def test_node_previews_as_many_utterances_as_it_is_told_if_its_recogniser_shows_words() -> None:
+    async with model_server() as server, open_engines(asking(server.url)) as engines:
+        Runner([DEFAULT_URL], None, None, True, 0)._node(asking(server.url), engines)
+        with pytest.raises(Failure, match="--previews: openai shows no words while one speaks"):
+            Runner([DEFAULT_URL], None, None, True, 3)._node(asking(server.url), engines)
+        engines.pipeline.preview = PocketSphinx().preview
+        node = Runner([DEFAULT_URL], None, None, True, 3)._node(asking(server.url), engines)
+        assert node._capabilities.previews == 3
+
+
 @needs_apertium
 @needs_espeak
 async def test_the_local_ones_are_there_and_lack_nothing() -> None:
@@ -104,6 +128,15 @@ def test_a_key_is_not_shown_by_its_step() -> None:
 
 
 def nobody(text: str) -> None: ...
+
+
+@asynccontextmanager
+async def opened(engine: PocketSphinx) -> AsyncIterator[PocketSphinx]:
+    await engine.open()
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 @needs_espeak
@@ -149,6 +182,34 @@ async def test_a_cancelled_job_ends_its_process_and_the_next_gets_another() -> N
     assert first.returncode is not None
     assert await engine.recognise(await english(), "en", nobody)
     await engine.close()
+
+
+@needs_espeak
+async def test_words_are_shown_while_they_are_spoken_and_the_next_utterance_begins_anew() -> None:
+    async with opened(PocketSphinx()) as engine:
+        sound = await english("The train leaves tomorrow morning at seven.")
+        pcm = sound.pcm + bytes(sound.rate)
+        streams = [SpokenStream([pcm[at : at + 8000] for at in range(0, len(pcm), 8000)], "en", sound.rate)] * 2
+        for stream in streams:
+            stream.shown.clear()
+            await engine.preview(stream)
+            assert len(stream.shown) >= 3
+            assert {"leaves", "tomorrow", "morning"}.issubset(words(stream.shown[-1]))
+        assert len(engine._idle) == len(engine._idle_previewers) == 1
+        await engine.preview(SpokenStream([pcm[:4000]], "en", sound.rate))
+        assert {"tomorrow", "morning"}.issubset(words(await engine.recognise(sound, "en", nobody)))
+
+
+@needs_espeak
+async def test_cancelled_preview_ends_its_process_and_no_job() -> None:
+    async with opened(PocketSphinx()) as engine:
+        sound = await english()
+        stream = SpokenStream([sound.pcm] * 20, "en", sound.rate)
+        task = asyncio.create_task(engine.preview(stream))
+        await wait_until(lambda: stream.shown, 60)
+        task.cancel()
+        await asyncio.wait({task})
+        assert (engine._idle_previewers, [child.returncode for child in engine._idle]) == ([], [None])
 
 
 async def test_one_whose_process_died_fails_that_job_only() -> None:

@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +13,7 @@ from dragoman.engines.engine import Hints, deadline_in, give_hints
 from dragoman.engines.kokoro import Kokoro
 from dragoman.engines.piper import Piper
 from dragoman.engines.whisper import Agreed, Whisper, words_of
-from support.engines import beep, needs_real_engines
+from support.engines import SpokenStream, beep, needs_real_engines
 from support.tables import for_each
 from support.tiny_models import tiny_piper, tiny_translator, tiny_whisper
 
@@ -80,23 +78,10 @@ async def test_whisper_gives_up_a_job_whose_time_is_over_and_silence_has_no_text
     await engine.close()
 
 
-class Stream(SimpleNamespace):
-    """Audio as a node gives it to a preview."""
-
-    def __init__(self, pieces: list[bytes]) -> None:
-        super().__init__(lang_a="en", lang_b="es", auto_langs=[], vocabulary=[], shown=[])
-        self.src_lang, self.audio_format, self.sample_rate = "auto", "pcm16", 24_000
-        self.pieces, self.partial = pieces, self.shown.append
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self.pieces:
-            yield piece
-
-
 async def test_preview_shows_words_that_it_only_adds_to(models: Path) -> None:
     engine, pcm = whisper(models), beep(1500).pcm
     await engine.open()
-    stream = Stream([pcm[at : at + 4800] for at in range(0, len(pcm), 4800)])
+    stream = SpokenStream([pcm[at : at + 4800] for at in range(0, len(pcm), 4800)])
     await engine.preview(stream)
     assert all(later.startswith(earlier) for earlier, later in zip(stream.shown, stream.shown[1:], strict=False))
     await engine.close()
