@@ -149,7 +149,9 @@ class Pipeline:
     async def _recognise_speech(self, sound: Sound, language: str | None, job: Job) -> Recognised:
         if self._recognise is None:
             raise ModelNotAvailable("asr", reason="this node does not recognise speech")
-        recognised = await self._call(self._recognise, sound, language, job.partial)
+        # A preview has shown more words than the first partials of the job would.
+        was_previewed = self.preview is not None and job.preview_id is not None
+        recognised = await self._call(self._recognise, sound, language, _ignored if was_previewed else job.partial)
         return recognised if isinstance(recognised, Recognised) else Recognised(recognised)
 
     async def _translated(self, text: str, source: str, target: str, steps: "StepTimer") -> Translated:
@@ -204,6 +206,9 @@ class Pipeline:
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await self._threads.run(function, *args)
+
+
+def _ignored(text: str) -> None: ...
 
 
 class StepTimer:

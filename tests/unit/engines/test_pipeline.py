@@ -92,6 +92,20 @@ async def test_recognition_without_text_is_an_empty_result() -> None:
     assert result.extra == {"reason": "ASR_EMPTY"}
 
 
+@pytest.mark.parametrize(
+    ("preview_id", "shown"), [(None, [("hel", False), ("hello", True)]), ("preview-1", [("hello", True)])]
+)
+async def test_words_of_a_job_do_not_replace_those_that_its_preview_has_shown(
+    preview_id: str | None, shown: list[tuple[str, bool]]
+) -> None:
+    async def preview(stream: object) -> None: ...
+
+    seen = list[tuple[str, bool]]()
+    assigned = assignment(1, preview_id=preview_id, **SPOKEN)
+    await Engines().pipeline(preview=preview)(Job(assigned, lambda job, text, is_final: seen.append((text, is_final))))
+    assert seen == shown
+
+
 async def test_unrequested_steps_are_skipped() -> None:
     engines = Engines()
     result = await result_of(engines.pipeline(), pipeline=Steps(True, False, False))
