@@ -55,7 +55,7 @@ async def test_phase2_streams_enqueue_and_readgroup_smoke(
 async def test_phase2_node_snapshot_roundtrip_smoke(redis: Redis, connect: Connect, keys: Keys, prefix: str) -> None:
     told = Snapshot("n1", 3, "a", slots=4, asr=["en"], semantic=["es"], tts=["es"], ready=["asr"], features=["job_ack"])
     here, there = Nodes(redis, keys, TTL_MS), Nodes(await connect(), keys, TTL_MS)
-    await here.heard(told)
+    await here.write(told)
     changes = await there.changed_since(0)
     assert changes.seen == [told]
     assert changes.seen[0].node().asr == frozenset({"en"})
@@ -141,7 +141,7 @@ async def nodes_at(redis: Redis, keys: Keys, instance: str) -> dict[str, int]:
     """Ten nodes that connect to `instance`, with their epochs."""
     owners, nodes = Owners(redis, keys, TTL_MS), Nodes(redis, keys, TTL_MS)
     epochs = {f"n{n}": await owners.claim_node(f"n{n}", instance) for n in range(10)}
-    await asyncio.gather(*(nodes.heard(Snapshot(name, epoch, instance)) for name, epoch in epochs.items()))
+    await asyncio.gather(*(nodes.write(Snapshot(name, epoch, instance)) for name, epoch in epochs.items()))
     return epochs
 
 

@@ -232,7 +232,7 @@ async def test_a_thousand_nodes_and_ten_thousand_sessions_are_paged(harness: Bro
         nodes = Nodes(redis, keys, 60_000)
         many = [Snapshot(f"z-{number:04}", 1, "one", asr=["xx"], semantic=["yy"]) for number in range(1000)]
         sessions = [f"z-{number:05}" for number in range(10_000)]
-        await asyncio.gather(*map(nodes.heard, many))
+        await asyncio.gather(*map(nodes.write, many))
         await redis.call("SADD", keys.sessions_of("one"), *sessions)
         page = await console(windows, harness.second)
         await page.fill('[data-part="node-filter"]', "z-")

@@ -141,6 +141,35 @@ class PacedQueue(Generic[T]):
         self._handle_some()
 
 
+class KeyedQueues:
+    """Executes the steps of one key one after another, and those of different keys at the same time."""
+
+    def __init__(self, tasks: Tasks, name: str) -> None:
+        self._tasks, self._name = tasks, name
+        self._waiting: dict[str, deque[Callable[[], Awaitable[object]]]] = {}
+
+    def waiting(self, key: str) -> int:
+        return len(self._waiting.get(key, ()))
+
+    def add(self, key: str, step: Callable[[], Awaitable[object]]) -> None:
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            waiting = self._waiting[key] = deque()
+            self._tasks.spawn(self._work(key, waiting), self._name)
+        waiting.append(step)
+
+    async def _work(self, key: str, waiting: deque[Callable[[], Awaitable[object]]]) -> None:
+        try:
+            while waiting:
+                step = waiting.popleft()
+                try:
+                    await step()
+                except Exception:
+                    log.exception("a step failed", queue=self._name, key=key)
+        finally:
+            del self._waiting[key]
+
+
 class ReadFirstTimeout:
     """As `asyncio.timeout`, but an answer that has arrived by then counts, also when the loop was late to read it.
 

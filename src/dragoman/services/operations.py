@@ -35,6 +35,10 @@ from dragoman.store.instances import Instances, Owners
 from dragoman.store.revocations import Revocations
 from dragoman.store.sessions import ResumableSessions
 
+log = structlog.get_logger(__name__)
+
+POLL_S = 0.5
+
 
 class NotThere(Exception):
     """The target does not exist, or its instance accepts no requests; `str()` says which."""
@@ -127,14 +131,6 @@ class AllDeadLetters:
 
     async def drop(self, instance: str, id: str) -> bool:
         return await self._of(instance).drop(instance, id)
-
-
-log = structlog.get_logger(__name__)
-
-# -- revocations -----------------------------------------------------------------------------------
-
-
-POLL_S = 0.5
 
 
 class RevocationService:

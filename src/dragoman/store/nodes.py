@@ -108,7 +108,7 @@ class Nodes:
         flat = await self.redis.call("ZREVRANGE", self.keys.nodes_last_seen, 0, count - 1, "WITHSCORES")
         return [(node.decode(), int(float(at))) for node, at in zip(flat[::2], flat[1::2], strict=True)]
 
-    async def heard(self, snapshot: Snapshot) -> None:
+    async def write(self, snapshot: Snapshot) -> None:
         """Write all four keys of one heartbeat, in one flush."""
         redis, keys, ttl = self.redis, self.keys, self.presence_ttl_ms
         await asyncio.gather(

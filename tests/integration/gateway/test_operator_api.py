@@ -281,7 +281,7 @@ async def test_an_instance_that_ended_long_ago_is_not_listed(site: Site) -> None
 async def test_report_lists_gone_nodes_and_nodes_in_cool_down(site: Site) -> None:
     stores = site.stores
     for name in ("n1", "n2"):
-        await stores.nodes.heard(Snapshot(name, 1, "a", services={"asr-1": "asr"}))
+        await stores.nodes.write(Snapshot(name, 1, "a", services={"asr-1": "asr"}))
     await stores.storm.report("n1", "asr-1@1")
     await site.view.run_once()
     await stores.nodes.gone("n2")

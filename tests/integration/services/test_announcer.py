@@ -85,7 +85,7 @@ async def test_refresh_finds_the_nodes_of_missed_announcements(ears: list[Ear], 
     there.announcer.subscribe(told.on_announcement)
     for node in ("stays", "goes"):
         snapshot = Snapshot(node, 1, "a", slots=2, asr=["en"])
-        await stores.nodes.heard(snapshot)
+        await stores.nodes.write(snapshot)
         here.announcer.announce(NodeSeen(msgspec.Raw(msgspec.json.encode(snapshot))))
     await wait_until(lambda: len(told.fleet) == 2)
     await missed.run_once()

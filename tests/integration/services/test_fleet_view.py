@@ -24,11 +24,11 @@ def ids(view: FleetView) -> list[str]:
 
 async def test_refresh_finds_nodes_with_a_heartbeat(view: FleetView, stores: Stores) -> None:
     for node in ("n1", "n2"):
-        await stores.nodes.heard(Snapshot(node, 1, "a", slots=3))
+        await stores.nodes.write(Snapshot(node, 1, "a", slots=3))
     await view.run_once()
     assert ids(view) == ["n1", "n2"]
-    await stores.nodes.heard(Snapshot("n3", 1, "a"))
-    await stores.nodes.heard(Snapshot("n1", 1, "a", slots=5))
+    await stores.nodes.write(Snapshot("n3", 1, "a"))
+    await stores.nodes.write(Snapshot("n1", 1, "a", slots=5))
     await view.run_once()
     assert ids(view) == ["n1", "n2", "n3"]
     changed = view.fleet.get("n1")
@@ -40,7 +40,7 @@ async def test_a_node_whose_keys_are_gone_is_lost(stores: Stores) -> None:
     lost: list[tuple[str, int]] = []
     view = FleetView(stores.nodes, stores.storm, Metrics(), presence_ttl_s=60)
     view.on_lost(lambda node, epoch: lost.append((node, epoch)))
-    await stores.nodes.heard(Snapshot("n", 7, "a"))
+    await stores.nodes.write(Snapshot("n", 7, "a"))
     await view.run_once()
     await stores.nodes.gone("n")
     await view.run_once()
@@ -49,14 +49,14 @@ async def test_a_node_whose_keys_are_gone_is_lost(stores: Stores) -> None:
 
 async def test_silent_node_is_lost_without_an_announcement(stores: Stores) -> None:
     view = FleetView(stores.nodes, stores.storm, Metrics(), presence_ttl_s=0)
-    await stores.nodes.heard(Snapshot("n", 7, "a"))
+    await stores.nodes.write(Snapshot("n", 7, "a"))
     await view.run_once()
     assert ids(view) == []
 
 
 async def test_an_older_epoch_does_not_replace_a_newer_one(view: FleetView, stores: Stores) -> None:
     view.seen(Snapshot("n", 2, "b"))
-    await stores.nodes.heard(Snapshot("n", 1, "a"))
+    await stores.nodes.write(Snapshot("n", 1, "a"))
     await view.run_once()
     known = view.fleet.get("n")
     assert known is not None
@@ -70,17 +70,17 @@ async def test_a_snapshot_that_cannot_be_read_hides_one_node_only_and_is_replace
     view: FleetView, stores: Stores, data: bytes
 ) -> None:
     for node in ("good", "bad"):
-        await stores.nodes.heard(Snapshot(node, 1, "a"))
+        await stores.nodes.write(Snapshot(node, 1, "a"))
     await stores.redis.call("SET", stores.keys.node_snapshot("bad"), data, "PX", 60_000)
     await view.run_once()
     assert ids(view) == ["good"]
-    await stores.nodes.heard(Snapshot("bad", 1, "a"))
+    await stores.nodes.write(Snapshot("bad", 1, "a"))
     await view.run_once()
     assert ids(view) == ["bad", "good"]
 
 
 async def test_waiting_placement_resumes_when_a_node_or_a_slot_is_free(view: FleetView, stores: Stores) -> None:
-    await stores.nodes.heard(Snapshot("n", 1, "a"))
+    await stores.nodes.write(Snapshot("n", 1, "a"))
     waiting = view.next_change("default/ann")
     await view.run_once()
     await waiting

@@ -133,7 +133,7 @@ async def test_the_rest_is_taken_over_although_the_inbox_keeps_filling(join: Joi
     """Those who push stop only when its nodes are announced lost: that must not wait for them to stop."""
     dead, heir = await join("dead"), await join("heir")
     epoch = await stores.owners.claim_node("n", "dead")
-    await stores.nodes.heard(Snapshot("n", epoch, "dead"))
+    await stores.nodes.write(Snapshot("n", epoch, "dead"))
     await dead.push(said("first"))
     await dead.die()
     hand_on = heir.takeover._rehome
@@ -409,7 +409,7 @@ async def test_a_session_that_has_another_owner_keeps_its_turn(join: Join, store
 async def test_its_nodes_are_offline_and_announced_lost(join: Join, stores: Stores) -> None:
     dead, heir = await join("dead"), await join("heir")
     epoch = await stores.owners.claim_node("n", "dead")
-    await stores.nodes.heard(Snapshot("n", epoch, "dead"))
+    await stores.nodes.write(Snapshot("n", epoch, "dead"))
     await dead.die()
     await heir.takeover.run_once()
     assert heir.told == [NodeLost("n", epoch)]
@@ -420,9 +420,9 @@ async def test_its_nodes_are_offline_and_announced_lost(join: Join, stores: Stor
 async def test_a_node_that_dialled_in_elsewhere_meanwhile_stays_there(join: Join, stores: Stores) -> None:
     dead, heir = await join("dead"), await join("heir")
     old = await stores.owners.claim_node("moved", "dead")
-    await stores.nodes.heard(Snapshot("moved", old, "dead"))
+    await stores.nodes.write(Snapshot("moved", old, "dead"))
     new = await stores.owners.claim_node("moved", "heir")
-    await stores.nodes.heard(Snapshot("moved", new, "heir"))
+    await stores.nodes.write(Snapshot("moved", new, "heir"))
     await dead.die()
     await heir.takeover.run_once()
     assert heir.told == []
@@ -433,7 +433,7 @@ async def test_a_node_that_dialled_in_elsewhere_meanwhile_stays_there(join: Join
 async def test_node_registered_elsewhere_loses_only_its_old_epoch(join: Join, stores: Stores) -> None:
     dead, heir = await join("dead"), await join("heir")
     old = await stores.owners.claim_node("moving", "dead")
-    await stores.nodes.heard(Snapshot("moving", old, "dead"))
+    await stores.nodes.write(Snapshot("moving", old, "dead"))
     await stores.owners.claim_node("moving", "heir")
     await dead.die()
     await heir.takeover.run_once()

@@ -54,7 +54,7 @@ LONG_MS = 60_000
 
 
 async def _heard_long_ago(stores: Stores, node: str) -> None:
-    await stores.nodes.heard(Snapshot(node, 1, "a"))
+    await stores.nodes.write(Snapshot(node, 1, "a"))
     await stores.redis.call("ZINCRBY", stores.keys.nodes_last_seen, -2 * LONG_MS, node)
 
 
@@ -65,13 +65,13 @@ async def _listed(stores: Stores) -> tuple[list[str], list[str]]:
 
 async def test_a_node_gone_for_long_leaves_the_sets_and_the_others_stay(stores: Stores) -> None:
     await _heard_long_ago(stores, "old")
-    await stores.nodes.heard(Snapshot("new", 1, "a"))
+    await stores.nodes.write(Snapshot("new", 1, "a"))
     assert await Sweeper(stores.nodes, LONG_MS).run_once() == ["old"]
     assert await _listed(stores) == (["new"], ["new"])
 
 
 async def test_with_nothing_to_forget_nothing_is_done(stores: Stores) -> None:
-    await stores.nodes.heard(Snapshot("new", 1, "a"))
+    await stores.nodes.write(Snapshot("new", 1, "a"))
     sweeper = Sweeper(stores.nodes, LONG_MS)
     assert await sweeper.run_once() == []
     assert await sweeper.run_once() == []
@@ -88,7 +88,7 @@ async def test_a_heartbeat_in_the_middle_of_the_clean_up_heals_with_the_next(sto
             return call(command, key, *args)
 
         async def late() -> Any:
-            await stores.nodes.heard(heard)
+            await stores.nodes.write(heard)
             return await call(command, key, *args)
 
         return late()
@@ -98,7 +98,7 @@ async def test_a_heartbeat_in_the_middle_of_the_clean_up_heals_with_the_next(sto
     _patch(redis, call)
     assert await _listed(stores) == ([], ["back"])
     assert await stores.nodes.snapshot("back") == heard
-    await stores.nodes.heard(heard)
+    await stores.nodes.write(heard)
     assert await _listed(stores) == (["back"], ["back"])
 
 

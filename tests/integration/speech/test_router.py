@@ -66,7 +66,7 @@ async def test_takeover_is_notified_when_a_full_inbox_refuses_for_long(
     monkeypatch.setattr(router, "FULL_INBOX_TIMEOUT_S", 0.1)
     _, b, heard = await two(open_instance)
     fill(b)
-    with pytest.raises(router.NoRoom, match="the inbox of a is full"):
+    with pytest.raises(router.InboxFull, match="the inbox of a is full"):
         await b.services.handlers.rehome(message)
     assert not heard
 

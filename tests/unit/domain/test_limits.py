@@ -19,14 +19,14 @@ from dragoman.domain.limits.frames import (
 )
 from dragoman.domain.limits.rates import DAY_S, ROW_BYTES, BytesPerDay, RatePerKey, WorkPerKey, cost
 from dragoman.domain.limits.sessions import (
+    Headroom,
     Holder,
-    Room,
     SessionGrant,
     SessionLimit,
     SessionLimits,
     SessionQuota,
     WorkQuota,
-    room_for_job,
+    headroom_for_job,
 )
 from support.tables import for_each
 
@@ -443,9 +443,9 @@ def test_clients_without_a_session_leave_no_state() -> None:
 
 
 def test_session_with_many_open_jobs_is_paused_first_and_refused_at_twice_as_many() -> None:
-    rooms = [room_for_job(open_jobs, 2) for open_jobs in range(1, 7)]
-    assert rooms == [Room.ENOUGH] * 2 + [Room.LITTLE] * 2 + [Room.NONE] * 2
-    assert room_for_job(10_000, 0) is Room.ENOUGH
+    headroom = [headroom_for_job(open_jobs, 2) for open_jobs in range(1, 7)]
+    assert headroom == [Headroom.ENOUGH] * 2 + [Headroom.LITTLE] * 2 + [Headroom.NONE] * 2
+    assert headroom_for_job(10_000, 0) is Headroom.ENOUGH
 
 
 # -- work ----------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class SessionLimits:
         return self.open_jobs_per_gateway if holder.gateway else self.open_jobs_per_principal
 
 
-class Room(StrEnum):
+class Headroom(StrEnum):
     """For one more job of a session."""
 
     ENOUGH = auto()
@@ -57,12 +57,12 @@ class Room(StrEnum):
     NONE = auto()  # the utterance fails
 
 
-def room_for_job(open_jobs: int, limit: int) -> Room:
+def headroom_for_job(open_jobs: int, limit: int) -> Headroom:
     """With this many open jobs, including the new one; a `limit` of 0 is any number. A client that was asked to pause
     may have more in flight, or ignore it: so an utterance fails only at twice the limit."""
     if limit == 0 or open_jobs <= limit:
-        return Room.ENOUGH
-    return Room.LITTLE if open_jobs <= 2 * limit else Room.NONE
+        return Headroom.ENOUGH
+    return Headroom.LITTLE if open_jobs <= 2 * limit else Headroom.NONE
 
 
 @dataclass(frozen=True, slots=True)

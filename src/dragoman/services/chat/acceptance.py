@@ -46,6 +46,13 @@ from dragoman.store.inbox import PushReply
 GATHER_S = 0.01  # of what the save stages are informed of: they read a busy shard less often
 MAX_KNOWN = 20_000  # past that the oldest are forgotten, and pushed again when they are saved
 
+log = structlog.get_logger(__name__)
+
+# Errors of Redis that mean it cannot work now; any other is a bug of ours.
+UNAVAILABLE = frozenset(
+    {"LOADING", "READONLY", "CLUSTERDOWN", "OOM", "MASTERDOWN", "NOREPLICAS", "MISCONF", "TRYAGAIN"}
+)
+
 
 class PushedMessages:
     """The connections to which messages were pushed before they are saved, for the instance that saves them."""
@@ -157,14 +164,6 @@ def _early_message(row: NewMessage, owner: str, shard: int, after: int) -> Early
     )
     connection = int(owner.rpartition("|")[2])
     return EarlyMessage(row.to_user, connection, row.id, row.from_user, shard, after, Raw(frame))
-
-
-log = structlog.get_logger(__name__)
-
-# Errors of Redis that mean it cannot work now; any other is a bug of ours.
-UNAVAILABLE = frozenset(
-    {"LOADING", "READONLY", "CLUSTERDOWN", "OOM", "MASTERDOWN", "NOREPLICAS", "MISCONF", "TRYAGAIN"}
-)
 
 
 class NotAccepted(Exception):

@@ -31,7 +31,7 @@ from dragoman.store.chat.entries import AcceptReply
 log = structlog.get_logger(__name__)
 
 # Queued messages of one sender: at the first number its socket is paused, at the second it is read again.
-FULL, ROOM = 256, 64
+PAUSE_AT, RESUME_AT = 256, 64
 RECOUNT_S = 1.0  # how old our copy of a sender's unsaved messages may get while it sends
 
 Verify = Callable[[ChatUser], Awaitable[None]]
@@ -96,7 +96,7 @@ class Outbound:
         self._queue.append((frame, monotonic()))
         if frame.clientMsgId:
             self._user.requests.received(frame.clientMsgId)
-        if len(self._queue) >= FULL and not self._paused:
+        if len(self._queue) >= PAUSE_AT and not self._paused:
             self._paused = True
             self._user.pause_reading()
         if not self._running:
@@ -109,7 +109,7 @@ class Outbound:
                 frame, received_at = self._queue[0]
                 await self._answer(frame, received_at)
                 self._queue.popleft()
-                if self._paused and len(self._queue) <= ROOM:
+                if self._paused and len(self._queue) <= RESUME_AT:
                     self._paused = False
                     self._user.resume_reading()
         finally:

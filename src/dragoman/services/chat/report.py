@@ -20,6 +20,12 @@ from dragoman.store.chat.shards import DAY_MS, Shards
 from dragoman.store.errors import StoreError
 from dragoman.store.instances import Instances
 
+log = structlog.get_logger(__name__)
+
+SLOW_S = 0.5
+SAMPLED = 0.01
+LOOKED_UP_PER_MINUTE = 60  # lines whose stream is asked for its length: when all are slow, Redis has enough to do
+
 
 class ChatReport:
     def __init__(
@@ -101,23 +107,15 @@ def _row(row: Stored) -> dict[str, Any]:
     }
 
 
-log = structlog.get_logger(__name__)
-
-# -- perf ------------------------------------------------------------------------------------------
-#
-# What taking a message costs: the stage metrics, and a `ws_perf` line for a sample of all messages and for slow ones.
-#
-# single_chat_accept  acceptedWriteMs  the write to Redis      single_chat  queueMs    behind earlier ones of its sender
-#                     acceptedAckMs    frame to ACK accepted                dbQueueMs  until it had thread or connection
-#                     streamLen        XLEN of accepted                     saveMsgMs  the database's own time
-#                     pending          accepted and not saved                 pushMs     to hand it to its receiver
-
-SLOW_S = 0.5
-SAMPLED = 0.01
-LOOKED_UP_PER_MINUTE = 60  # lines whose stream is asked for its length: when all are slow, Redis has enough to do
-
-
 class Perf:
+    """What taking a message costs: the stage metrics, and a `ws_perf` line for a sample of all messages and slow ones.
+
+    single_chat_accept  acceptedWriteMs  the write to Redis     single_chat  queueMs    behind earlier ones of a sender
+                        acceptedAckMs    frame to ACK accepted               dbQueueMs  until it had a connection
+                        streamLen        XLEN of accepted                    saveMsgMs  the time of the database
+                        pending          accepted and not saved              pushMs     to hand it to its receiver
+    """
+
     def __init__(
         self,
         metrics: Metrics,

@@ -45,6 +45,11 @@ T = TypeVar("T")
 
 RETRY_S = 0.2
 
+log = structlog.get_logger(__name__)
+
+BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+RESEND_TIMEOUT_S = 5.0
+
 
 class LostShard(Exception):
     """Another instance has the shard, or may have it by now: stop at once, and change nothing more."""
@@ -169,12 +174,6 @@ class FailedMessages:
             known = int(id) if id.isdecimal() else 0
             frame = wire.error(Reason.SAVE_FAILED, now_ms(), client, known or None)
             await self._delivery.notify([SenderNotice(int(sender), frame, known, keep=True)])
-
-
-log = structlog.get_logger(__name__)
-
-BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-RESEND_TIMEOUT_S = 5.0
 
 
 class SaveStage:

@@ -4,6 +4,7 @@ The commands of one session are executed one after another, each by its own scri
 `room_error` and changes nothing.
 """
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic, time
 from typing import assert_never
@@ -18,12 +19,12 @@ from dragoman.protocol import rooms as wire
 from dragoman.protocol.codec import encode
 from dragoman.protocol.codes import RoomEnd, RoomErrorCode
 from dragoman.protocol.peer import RoomSignal
-from dragoman.services.loops import Tasks
+from dragoman.services.loops import KeyedQueues, Tasks
 from dragoman.services.metrics import Metrics
 from dragoman.services.rooms.local_rooms import LocalRooms
 from dragoman.services.rooms.membership import RoomMembership, RoomRefused, RoomSettings, epoch_of, refused, settings_of
 from dragoman.services.rooms.room_log import Asking, Captions, RoomLog
-from dragoman.services.rooms.speakers import RoomSpeakers, SessionQueues, Step
+from dragoman.services.rooms.speakers import RoomSpeakers
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import StoreError
@@ -56,7 +57,7 @@ class RoomCommands:
         captions of what it has said."""
         self._membership, self._store, self._local, self._captions = membership, store, local, captions
         self._log, self._speakers, self._metrics = room_log, speakers, metrics
-        self._queues = SessionQueues(tasks, "room-commands")
+        self._queues = KeyedQueues(tasks, "room-commands")
         self._caption_rate, self._leave_s = caption_rate, leave_s
 
     def work_of(self, session: Session, command: wire.RoomCommand) -> float:
@@ -74,7 +75,7 @@ class RoomCommands:
     def take(self, session: Session, socket: Socket, command: wire.RoomCommand) -> None:
         self._queue(session.id, lambda: self._answer(session, socket, command), socket)
 
-    def _queue(self, session_id: str, step: Step, socket: Socket | None = None) -> None:
+    def _queue(self, session_id: str, step: Callable[[], Awaitable[object]], socket: Socket | None = None) -> None:
         if socket is not None and self._queues.waiting(session_id) >= MAX_WAITING:
             too_many = "Too many commands are waiting: wait for an answer, then send the next."
             socket.send(encode(wire.RoomError(RoomErrorCode.LIMIT_EXCEEDED, too_many)))
@@ -178,12 +179,12 @@ class RoomCommands:
             about=msgspec.json.encode(about),
             asking=Asking(" ".join(member.said), settings_of(room.info).vocabulary, room.info.tenant, session.account),
         )
-        word = await append()
-        if word is Refusal.NOT_MEMBER:  # Redis may have lost that it joined
+        refusal = await append()
+        if refusal is Refusal.NOT_MEMBER:  # Redis may have lost that it joined
             await self._local.join_again(room)
-            word = await append()
-        if word is not None:
-            raise refused(word)
+            refusal = await append()
+        if refusal is not None:
+            raise refused(refusal)
         member.said_caption(text)
 
     async def _translate(self, session: Session, command: wire.RoomTranslate) -> None:

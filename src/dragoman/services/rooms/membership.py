@@ -68,8 +68,8 @@ class RoomRefused(Exception):
         self.code, self.message = code, message
 
 
-def refused(word: Refusal) -> RoomRefused:
-    code, message = _REFUSED.get(word, (RoomErrorCode.INTERNAL_ERROR, f"The room refused this: {word}."))
+def refused(refusal: Refusal) -> RoomRefused:
+    code, message = _REFUSED.get(refusal, (RoomErrorCode.INTERNAL_ERROR, f"The room refused this: {refusal}."))
     return RoomRefused(code, message)
 
 

@@ -9,8 +9,7 @@ are appended one after another. A text that was recognised and not appended was 
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, time
@@ -25,7 +24,7 @@ from dragoman.domain.rooms import AUTO, About, Member, SpeakerPace, plan_speech
 from dragoman.protocol.codes import CancelReason, ErrorCode, RoomErrorCode
 from dragoman.protocol.extra import detected_language
 from dragoman.protocol.peer import RoomPartial, RoomUtterance
-from dragoman.services.loops import Tasks, retry
+from dragoman.services.loops import KeyedQueues, Tasks, retry
 from dragoman.services.rooms.local_room import LocalMember, LocalRoom
 from dragoman.services.rooms.local_rooms import LocalRooms
 from dragoman.services.rooms.membership import settings_of
@@ -34,36 +33,6 @@ from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.job_request import InRoom, RoomTurn, Spoken
 from dragoman.store.errors import StoreError
 from dragoman.store.rooms.rooms import Refusal, RoomInfo, Rooms
-
-Step = Callable[[], Awaitable[object]]
-
-
-class SessionQueues:
-    def __init__(self, tasks: Tasks, name: str) -> None:
-        self._tasks, self._name = tasks, name
-        self._waiting: dict[str, deque[Step]] = {}
-
-    def waiting(self, session_id: str) -> int:
-        return len(self._waiting.get(session_id, ()))
-
-    def add(self, session_id: str, step: Step) -> None:
-        waiting = self._waiting.get(session_id)
-        if waiting is None:
-            waiting = self._waiting[session_id] = deque()
-            self._tasks.spawn(self._work(session_id, waiting), self._name)
-        waiting.append(step)
-
-    async def _work(self, session_id: str, waiting: deque[Step]) -> None:
-        try:
-            while waiting:
-                step = waiting.popleft()
-                try:
-                    await step()
-                except Exception:
-                    log.exception("a step failed", queue=self._name, session=session_id)
-        finally:
-            del self._waiting[session_id]
-
 
 log = structlog.get_logger(__name__)
 
@@ -94,20 +63,20 @@ class RoomSpeakers:
         self._store, self._local, self._log, self._captions, self._view = store, local, room_log, captions, view
         self._caption_rate = caption_rate
         self._audio_rate = RatePerKey(audio_s_per_minute) if audio_s_per_minute else None
-        self._queues = SessionQueues(tasks, "room-speech")
-        self._restored: dict[str, _Place] = {}
+        self._queues = KeyedQueues(tasks, "room-speech")
+        self._restored: dict[str, _Speaker] = {}
         self._paces: dict[str, SpeakerPace] = {}
         self._detected: dict[str, str] = {}  # session → spoken language
 
     # -- how an utterance is spoken --------------------------------------------------------------
 
-    def _find(self, session_id: str) -> "_Place | None":
+    def _find(self, session_id: str) -> "_Speaker | None":
         room = self._local.of_session(session_id)
         member = room.members.get(session_id) if room is not None else None
         if room is None or member is None:
             return self._restored.get(session_id)
         self._restored.pop(session_id, None)
-        return _Place(room.info, member.info, room, member)
+        return _Speaker(room.info, member.info, room, member)
 
     async def restore(self, session_id: str) -> None:
         """The session continues on this instance: what it says goes to its room, also before it has joined again."""
@@ -116,13 +85,13 @@ class RoomSpeakers:
             return
         info, member = await asyncio.gather(self._store.info(noted[0]), self._store.member(noted[0], session_id))
         if info is not None and not info.closed and member is not None:
-            self._restored[session_id] = _Place(info, member)
+            self._restored[session_id] = _Speaker(info, member)
 
     def begin_turn(self, session_id: str, src_lang: str | None) -> RoomTurn | None:
-        place = self._find(session_id)
-        if place is None:
+        speaker = self._find(session_id)
+        if speaker is None:
             return None
-        spoken, heard = src_lang or place.member.speaks, place.heard
+        spoken, heard = src_lang or speaker.member.speaks, speaker.heard
         view = self._view
         plan = plan_speech(
             spoken,
@@ -130,25 +99,25 @@ class RoomSpeakers:
             {(spoken, lang) for lang in heard if view.serves_text(spoken, lang)},
             {(spoken, lang) for lang in heard if view.serves_speech(spoken, lang)},
         )
-        return RoomTurn(place.info.room, spoken, plan.target, bool(plan.target) and place.wants_voice(plan.target))
+        return RoomTurn(speaker.info.room, spoken, plan.target, bool(plan.target) and speaker.wants_voice(plan.target))
 
     def utterance(self, session_id: str, turn: RoomTurn, epoch: int, audio_ms: int) -> InRoom:
-        place = self._find(session_id)
-        name = place.member.name if place is not None else ""
+        speaker = self._find(session_id)
+        name = speaker.member.name if speaker is not None else ""
         started_ms = int(time() * 1000) - audio_ms
         utterance = RoomUtterance(turn.room_id, epoch, name, turn.lang, turn.target, started_ms, audio_ms)
-        if place is None or place.info.room != turn.room_id:
+        if speaker is None or speaker.info.room != turn.room_id:
             return InRoom(turn, utterance, refused=_refused(*_NOT_IN_ROOM))
-        refused = self._refusal(session_id, place, audio_ms / 1000)
-        return InRoom(turn, utterance, settings_of(place.info).vocabulary, place.context, refused)
+        refused = self._refusal(session_id, speaker, audio_ms / 1000)
+        return InRoom(turn, utterance, settings_of(speaker.info).vocabulary, speaker.context, refused)
 
-    def _refusal(self, session_id: str, place: "_Place", audio_s: float) -> End | None:
-        member, now = place.member, monotonic()
+    def _refusal(self, session_id: str, speaker: "_Speaker", audio_s: float) -> End | None:
+        member, now = speaker.member, monotonic()
         if member.muted:
             return _refused(RoomErrorCode.NOT_ALLOWED, "You are muted in this room.")
         if not member.may_speak:
             return _refused(RoomErrorCode.NOT_ALLOWED, "You may read in this room, not speak.")
-        if place.info.paused:
+        if speaker.info.paused:
             return _refused(*_REFUSED[Refusal.PAUSED])
         if self._caption_rate is not None and not self._caption_rate.take(session_id, now):
             return _refused(RoomErrorCode.LIMIT_EXCEEDED, "Too many captions in a minute: wait a moment.")
@@ -157,12 +126,12 @@ class RoomSpeakers:
         return None
 
     def vocabulary(self, session_id: str) -> tuple[str, ...]:
-        place = self._find(session_id)
-        return settings_of(place.info).vocabulary if place is not None else ()
+        speaker = self._find(session_id)
+        return settings_of(speaker.info).vocabulary if speaker is not None else ()
 
     def language(self, session_id: str) -> str | None:
-        place = self._find(session_id)
-        return place.member.speaks if place is not None else None
+        speaker = self._find(session_id)
+        return speaker.member.speaks if speaker is not None else None
 
     def over(self, session_id: str) -> None:
         self._restored.pop(session_id, None)
@@ -211,14 +180,14 @@ class RoomSpeakers:
             lang=lang, text=text, about=msgspec.json.encode(about), asking=await self._asking(spoken, room),
             translated={utterance.target: end} if utterance.target else None,
         )  # fmt: skip
-        word = await append()
-        if word is Refusal.NOT_MEMBER and member is not None and room is not None:
+        refusal = await append()
+        if refusal is Refusal.NOT_MEMBER and member is not None and room is not None:
             await self._local.join_again(room)  # Redis may have lost that it joined
-            word = await append()
-        if word is None and member is not None:
+            refusal = await append()
+        if refusal is None and member is not None:
             member.said_caption(text, spoken.index)
         # A fenced session continues elsewhere: its outbox sends the end there, and it is appended there.
-        return end if word in (None, Refusal.FENCED) else _refused(*_REFUSED.get(word, _UNKNOWN), end)
+        return end if refusal in (None, Refusal.FENCED) else _refused(*_REFUSED.get(refusal, _UNKNOWN), end)
 
     async def _asking(self, spoken: Spoken, room: LocalRoom | None) -> Asking:
         info = room.info if room is not None else await self._store.info(spoken.utterance.room_id)
@@ -246,10 +215,10 @@ class RoomSpeakers:
 
     def partial(self, session_id: str, index: int, text: str) -> None:
         """What was recognised so far; '' if nothing will follow. Not of an utterance from before it joined."""
-        place = self._find(session_id)
-        if place is None or place.local is None or not place.member.may_speak or place.info.paused:
+        speaker = self._find(session_id)
+        if speaker is None or speaker.local is None or not speaker.member.may_speak or speaker.info.paused:
             return
-        if index < place.local.first_index:
+        if index < speaker.local.first_index:
             return
         pace, now = self._paces.setdefault(session_id, SpeakerPace()), monotonic()
         waits = pace.waiting is not None
@@ -259,11 +228,11 @@ class RoomSpeakers:
             asyncio.get_running_loop().call_later(pace.due_at - now, self._show, session_id)
 
     def _show(self, session_id: str) -> None:
-        pace, place = self._paces.get(session_id), self._find(session_id)
+        pace, speaker = self._paces.get(session_id), self._find(session_id)
         waiting = pace.take(monotonic()) if pace is not None else None
-        if waiting is None or place is None or place.room is None:
+        if waiting is None or speaker is None or speaker.room is None:
             return
-        room, member = place.room, place.member
+        room, member = speaker.room, speaker.member
         lang = member.speaks if member.speaks != AUTO else self._detected.get(session_id)
         if lang is not None:
             index, text = waiting
@@ -282,7 +251,7 @@ class RoomSpeakers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Speaker:
     """Where a session speaks. Without `room`, it has not joined again on this instance yet."""
 
     info: RoomInfo

@@ -43,6 +43,8 @@ from dragoman.store.redis import Redis, Subscriber
 INBOX_KINDS: tuple[type[Peer], ...] = get_args(InboxMessage)
 M = TypeVar("M", bound=Peer)
 
+log = structlog.get_logger(__name__)
+
 
 class NoHandler(Exception):
     """A kind of inbox message has no handler."""
@@ -109,7 +111,7 @@ FULL_INBOX_TIMEOUT_S = 2.0
 RETRY_PAUSE_S = 0.05
 
 
-class NoRoom(Exception):
+class InboxFull(Exception):
     """An inbox stayed full until the time-out."""
 
 
@@ -171,22 +173,22 @@ class Router:
         return await self.push(adopter, message) if adopter is not None and adopter != former else PushReply.GONE
 
     async def bounce(self, message: AssignJob, timeout_s: float = 0.0) -> None:
-        """Notify an assignment's driver that it did not reach its node. Raises NoRoom: the caller has to try again."""
+        """Notify an assignment's driver that it did not reach its node. Raises InboxFull: try again."""
         bounced = Bounced(message.node_id, message.epoch, message.job_id, message.attempt)
         await self.push_until(message.driver, lambda: self.to_driver(message.driver, bounced), timeout_s)
 
     async def push_until(self, instance: str, push: Callable[[], Awaitable[PushReply]], timeout_s: float) -> PushReply:
-        """Repeat `push` while the inbox is full or Redis is unavailable. Raises NoRoom or Redis's last error."""
+        """Repeat `push` while the inbox is full or Redis is unavailable. Raises InboxFull or Redis's last error."""
 
         async def step() -> PushReply:
             verdict = await push()
             if verdict is PushReply.FULL:
-                raise NoRoom(f"the inbox of {instance} is full")
+                raise InboxFull(f"the inbox of {instance} is full")
             return verdict
 
-        return await retry(step, until=monotonic() + timeout_s, pause_s=RETRY_PAUSE_S, on=(StoreError, NoRoom))
+        return await retry(step, until=monotonic() + timeout_s, pause_s=RETRY_PAUSE_S, on=(StoreError, InboxFull))
 
-    # -- entries of a dead instance's inbox: each raises NoRoom if its destination is full ---------
+    # -- entries of a dead instance's inbox: each raises InboxFull if its destination is full ---------
 
     async def rehome_assign(self, message: AssignJob) -> None:
         owner = await self.owners.node_owner(message.node_id)
@@ -214,18 +216,13 @@ class Router:
             await self._handlers.handle(message)
 
 
-# -- announcer -------------------------------------------------------------------------------------
-#
-# Publishes hints to all instances and passes theirs to the subscribers. Nothing relies on them.
-#
-# A missed announcement costs time, not correctness: the fleet view is refreshed from the keys, waiting jobs try again
-# when a reservation may have expired, cool-downs are read when a node connects again.
-
-
-log = structlog.get_logger(__name__)
-
-
 class Announcer:
+    """Publishes hints to all instances and passes theirs to the subscribers. Nothing relies on them.
+
+    A missed announcement costs time, not correctness: the fleet view is refreshed from the keys, waiting jobs try again
+    when a reservation may have expired, cool-downs are read when a node connects again.
+    """
+
     def __init__(self, redis: Redis, keys: Keys, tasks: Tasks, instance: str | None = None) -> None:
         self._redis, self._keys, self._channel, self._tasks = redis, keys, keys.announcements, tasks
         self._listeners: list[Callable[[Announcement], None]] = []

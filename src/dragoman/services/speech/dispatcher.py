@@ -18,7 +18,7 @@ from dragoman.protocol.node import JobResult
 from dragoman.protocol.peer import Bounced, FromNode
 from dragoman.services.loops import PacedQueue, Tasks
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.router import NoRoom, Router
+from dragoman.services.routing.router import InboxFull, Router
 from dragoman.services.speech.driver import Driver
 from dragoman.services.speech.fleet_view import FleetView, NodeTransport
 from dragoman.services.speech.job_placement import JobPlacement
@@ -189,13 +189,13 @@ class Dispatcher:
 
     async def from_node(self, message: FromNode) -> None:
         """Of a node of another instance. If the job has no driver here, because an earlier incarnation of this instance
-        was taken over, a result is sent on to the instance that adopted the job. Raises NoRoom: try again later."""
+        was taken over, a result is sent on to the instance that adopted the job. Raises InboxFull: try again later."""
         received = [one for frame in message.frames if isinstance(one := decode_node(bytes(frame)), JobMessage)]
         unclaimed = [one for one in received if not self._deliver(message.node_id, one)]
         if any(isinstance(one, JobResult) for one in unclaimed):
             verdict = await self._router.to_adopter(self.instance, message)
             if verdict is PushReply.FULL:
-                raise NoRoom(f"the inbox of the instance that adopted {message.job_id} is full")
+                raise InboxFull(f"the inbox of the instance that adopted {message.job_id} is full")
             if verdict is PushReply.OK:
                 return
         self._dropped(message.node_id, unclaimed)

@@ -37,7 +37,7 @@ from dragoman.protocol.peer import (
 )
 from dragoman.services.loops import Tasks, resolve
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.router import NoRoom, Router
+from dragoman.services.routing.router import InboxFull, Router
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.store.errors import StoreError
 from dragoman.store.inbox import PushReply
@@ -261,7 +261,7 @@ class NodeTransport:
 
         try:
             await self._router.push_until(owner, push, CANCEL_TIMEOUT_S)
-        except NoRoom as error:
+        except InboxFull as error:
             log.warning(
                 "job not cancelled at its node: its inbox is full", node=message.node_id, error=str(error), limited=True
             )

@@ -45,7 +45,7 @@ FORWARD_TIMEOUT_S = 30.0
 FORWARD_PAUSE_S = 0.25
 MAX_JOBS = 10_000
 MAX_SERVICES = 64  # of a node, in its snapshot
-MAX_READY = 32
+MAX_READY = 32  # types of service of a node, in its snapshot
 PUBLISH_INTERVAL_S = 0.2  # between two snapshots of one node: faster heartbeats are published together
 # A node that reconnects all the time must neither fill the log nor hide other nodes.
 PER_NODE: dict[str, Any] = {"limited": True, "each": "node"}
@@ -200,7 +200,7 @@ class LocalNodes:
             return
         if changed:
             self.announcer.announce(NodeSeen(msgspec.Raw(msgspec.json.encode(fresh))))
-        await self._nodes.heard(fresh)
+        await self._nodes.write(fresh)
 
     def closed(self, node: LocalNode) -> None:
         """Its socket is closed. If a newer connection has replaced it, the node stays."""
@@ -217,7 +217,7 @@ class LocalNodes:
         """Redis was unavailable, or this instance was suspended: write everything about every local node."""
         await self._owners.renew(self.instance, list(self._local), (), self.named())
         usable = [node for node in self._local.values() if node.usable and self._shared]
-        await asyncio.gather(*(self._nodes.heard(node.snapshot) for node in usable))
+        await asyncio.gather(*(self._nodes.write(node.snapshot) for node in usable))
 
     async def close_silent(self) -> None:
         """Close nodes that send no heartbeat although their socket is open."""
@@ -299,7 +299,7 @@ class LocalNodes:
     async def assign(self, message: AssignJob) -> None:
         node = self.find(message.node_id, message.epoch)
         if node is None:
-            await self.router.bounce(message)  # NoRoom: the assignment stays in our inbox
+            await self.router.bounce(message)  # InboxFull: the assignment stays in our inbox
             return
         node.jobs[message.job_id] = Assigned(message.driver, monotonic() + self._job_s)
         if len(node.jobs) > MAX_JOBS:  # old nodes do not answer some jobs

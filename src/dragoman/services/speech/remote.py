@@ -41,7 +41,7 @@ from dragoman.protocol.peer import (
 from dragoman.protocol.session import Error, Utterance
 from dragoman.services.loops import Tasks, retry
 from dragoman.services.metrics import Metrics
-from dragoman.services.routing.router import NoRoom, Router
+from dragoman.services.routing.router import InboxFull, Router
 from dragoman.services.sockets import Socket
 from dragoman.services.speech.job_request import JobRequest
 from dragoman.services.speech.messages import ended_message
@@ -51,6 +51,11 @@ from dragoman.store.instances import Owners
 from dragoman.store.sessions import ResumableSessions
 
 TIMEOUT_S = 30.0
+
+log = structlog.get_logger(__name__)
+
+NO_SUCH_SESSION = "There is no such session."
+NOT_FORWARDED = "The utterance could not be forwarded to its session; send it again later."
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +157,6 @@ class RemoteListener:
         self._results.send(ended_message(request.session_id, request, end))
 
 
-log = structlog.get_logger(__name__)
-
-NO_SUCH_SESSION = "There is no such session."
-NOT_FORWARDED = "The utterance could not be forwarded to its session; send it again later."
-
-
-# -- utterances that arrive at another instance ----------------------------------------------------
-
-
 class UtteranceForwarder:
     """Forwards utterances to the owner of their session, and knows the local sockets that wait for results."""
 
@@ -185,7 +181,7 @@ class UtteranceForwarder:
             if await self._push_to_owner(socket, message):
                 return
             error = Error(code=ErrorCode.INVALID_SESSION, message=NO_SUCH_SESSION)
-        except (StoreError, NoRoom) as why:
+        except (StoreError, InboxFull) as why:
             log.warning("utterance not forwarded", session=message.session_id, error=str(why), limited=True)
             code, details = ErrorCode.SCHEDULER_DEPENDENCY_DOWN, {"utterance_index": index}
             error = Error(code=code, message=NOT_FORWARDED, details=details)
@@ -193,7 +189,7 @@ class UtteranceForwarder:
             socket.send(encode(error))
 
     async def _push_to_owner(self, socket: Socket, message: ForwardedUtterance) -> bool:
-        """False: no instance owns the session. Raises StoreError, NoRoom."""
+        """False: no instance owns the session. Raises StoreError, InboxFull."""
 
         async def step() -> bool:
             owner = await self._owners.session_owner(message.session_id)
@@ -201,11 +197,11 @@ class UtteranceForwarder:
                 return False
             verdict = await self._router.push(owner, message)
             if verdict is PushReply.FULL:
-                raise NoRoom(f"the inbox of {owner} is full")
+                raise InboxFull(f"the inbox of {owner} is full")
             return verdict is PushReply.OK
 
         # Not after UnknownOutcome: forwarded twice, the utterance's index would be used already.
-        return await retry(step, until=monotonic() + self._timeout_s, on=(RedisAway, NoRoom))
+        return await retry(step, until=monotonic() + self._timeout_s, on=(RedisAway, InboxFull))
 
     def reply(self, message: ToSocket) -> None:
         socket = self._sockets.get(message.connection)
@@ -255,7 +251,7 @@ class RemoteSocket:
         push = partial(self._router.push, self._instance, message)
         try:
             await self._router.push_until(self._instance, push, TIMEOUT_S)
-        except (StoreError, NoRoom) as error:
+        except (StoreError, InboxFull) as error:
             log.warning("not sent to a remote socket", session=self._session_id, error=str(error), limited=True)
 
     def flush(self) -> None: ...

@@ -19,7 +19,7 @@ import structlog
 
 from dragoman.domain.job import Outcome
 from dragoman.domain.job_signals import End
-from dragoman.domain.limits.sessions import Holder, Room, SessionLimits, room_for_job
+from dragoman.domain.limits.sessions import Headroom, Holder, SessionLimits, headroom_for_job
 from dragoman.domain.placement import NoNode, Turn
 from dragoman.domain.release import Drop, ReleaseWindow, Settled
 from dragoman.domain.segmenter import AudioMark, Cut, Output, SegmenterSettings, Silence, TurnEnded, Withheld
@@ -403,7 +403,7 @@ class Session:
         if self._dispatcher.is_full:
             self._ask_to_pause(OVERLOADED)
             return End(Outcome.FAILED, ErrorCode.NODE_OVERLOADED, OVERLOADED)
-        return None if self._has_room() else End(Outcome.FAILED, ErrorCode.LIMIT_EXCEEDED, TOO_MANY_OPEN)
+        return None if self._is_within_limits() else End(Outcome.FAILED, ErrorCode.LIMIT_EXCEEDED, TOO_MANY_OPEN)
 
     @property
     def account(self) -> str:
@@ -414,7 +414,7 @@ class Session:
     def may_ask_for_texts(self) -> bool:
         """Whether its client has few enough open jobs for more text jobs."""
         limit = self._settings.limits.open_jobs_of(self._holder)
-        if room_for_job(self._dispatcher.open_jobs(self.account) + 1, limit) is not Room.NONE:
+        if headroom_for_job(self._dispatcher.open_jobs(self.account) + 1, limit) is not Headroom.NONE:
             return True
         self._metrics.session_limits.labels("jobs").inc()
         return False
@@ -424,19 +424,19 @@ class Session:
         """A client whose token is for one room speaks in that room only."""
         return self.room_claim is None or self._rooms.language(self.id) is not None
 
-    def _has_room(self) -> bool:
+    def _is_within_limits(self) -> bool:
         """Whether the job that was just added is within the limits of the session and of its client; near a limit the
         client is asked to pause."""
         settings, holder = self._settings, self._holder
-        rooms = (
-            room_for_job(len(self._requests) + len(self.remote_jobs), settings.open_jobs),
-            room_for_job(self._dispatcher.open_jobs(holder.job_account) + 1, settings.limits.open_jobs_of(holder)),
+        headroom = (
+            headroom_for_job(len(self._requests) + len(self.remote_jobs), settings.open_jobs),
+            headroom_for_job(self._dispatcher.open_jobs(holder.job_account) + 1, settings.limits.open_jobs_of(holder)),
         )
-        if rooms != (Room.ENOUGH, Room.ENOUGH):
+        if headroom != (Headroom.ENOUGH, Headroom.ENOUGH):
             self._ask_to_pause(MANY_OPEN)
-        if Room.NONE in rooms:
+        if Headroom.NONE in headroom:
             self._metrics.session_limits.labels("jobs").inc()
-        return Room.NONE not in rooms
+        return Headroom.NONE not in headroom
 
     def _end_turn(self, queue: TurnQueue) -> None:
         self._turns.end(queue)
