@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import aiohttp
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from dragoman.archive import Archive, Status, open_archive
@@ -156,25 +157,41 @@ UNHURRIED: dict[str, object] = {
 
 @contextmanager
 def chat_harness(
-    place: RedisAt, folder: Path, key_inspector: KeyInspector, flags: Mapping[str, object], instances: int = 1
+    place: RedisAt,
+    folder: Path,
+    key_inspector: KeyInspector,
+    flags: Mapping[str, object],
+    instances: int = 1,
+    database: str = "",
 ) -> Iterator[Harness]:
-    each: Mapping[str, object] = {**UNHURRIED, "archive__url": url(folder), **flags}
+    database = database or url(folder)
+    each: Mapping[str, object] = {**UNHURRIED, "archive__url": database, **flags}
     with start_harness(place, folder, key_inspector, *[each] * instances) as harness:
+        harness.database = database
         yield harness
 
 
-def module_chat_harness(flags: Mapping[str, object], instances: int = 1, modes: Sequence[str] = ("off",)) -> Any:
-    """The fixture `harness` of a module: its tests share the instances, in each of these modes of `PATHS`."""
+def module_chat_harness(
+    flags: Mapping[str, object], instances: int = 1, modes: Sequence[str] = ("off",), *, on_postgres: bool = False
+) -> Any:
+    """The fixture `harness` of a module: its tests share the instances, in each of these modes of `PATHS`.
 
-    @pytest.fixture(scope="module", params=modes)
+    `on_postgres`: they run on PostgreSQL as well, which takes long."""
+    kinds: list[Any] = [(mode, "sqlite") for mode in modes]
+    if on_postgres:
+        kinds += [pytest.param((mode, "postgres"), marks=pytest.mark.long) for mode in modes]
+
+    @pytest.fixture(scope="module", params=kinds, ids="-".join)
     def harness(
         request: pytest.FixtureRequest,
         redis_server: RedisAt,
         key_inspector: KeyInspector,
         tmp_path_factory: pytest.TempPathFactory,
     ) -> Iterator[Harness]:
-        mine = {**PATHS[request.param], **flags}
-        with chat_harness(redis_server, tmp_path_factory.mktemp("chat"), key_inspector, mine, instances) as up:
+        mode, kind = request.param
+        mine, folder = {**PATHS[mode], **flags}, tmp_path_factory.mktemp("chat")
+        database = request.getfixturevalue("postgres_server").new_database() if kind == "postgres" else url(folder)
+        with chat_harness(redis_server, folder, key_inspector, mine, instances, database) as up:
             yield up
 
     return harness
@@ -188,7 +205,7 @@ class ChatScenario:
     def __init__(self, harness: Harness, http: aiohttp.ClientSession, redis: Redis, stack: AsyncExitStack) -> None:
         self.harness, self.http, self.redis, self._stack = harness, http, redis, stack
         self.keys = Keys(harness.prefix)
-        self.archive: Archive = open_archive(url(harness.folder))
+        self.archive: Archive = open_archive(harness.database)
 
     @staticmethod
     def uid() -> int:
@@ -248,9 +265,18 @@ class ChatScenario:
     async def status(self, id: int) -> Status:
         return (await self.archive.messages([id]))[id].status
 
-    @contextmanager
-    def database_away(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def database_away(self) -> AsyncIterator[None]:
         """Nobody can write meanwhile."""
+        if not self.harness.database.startswith("sqlite"):
+            connection = await asyncpg.connect(self.harness.database)
+            try:
+                async with connection.transaction():
+                    await connection.execute("LOCK TABLE message IN EXCLUSIVE MODE")
+                    yield
+            finally:
+                await connection.close()
+            return
         with closing(self._sqlite()) as db:
             db.execute("BEGIN IMMEDIATE")
             yield

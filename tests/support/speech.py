@@ -46,6 +46,7 @@ class Harness:
     folder: Path
     instances: list[InstanceProcess] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)  # of an operator, where a secret is set
+    database: str = ""  # of chat, where a test looks into it
 
     def start(self, **flags: object) -> InstanceProcess:
         name = f"i{len(self.instances)}"

@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dragoman.archive import ERASED, Archive, open_archive
+from dragoman.archive import ERASED, Archive
 from dragoman.client.chat import AccessDenied, login
 from dragoman.domain.chat.shards import shard_of, tag
 from dragoman.tools.verify.clients import token
@@ -15,35 +14,16 @@ from support.chat import (
     DELIVER_FIRST,
     SHARDS,
     ChatScenario,
-    chat_harness,
-    url,
+    module_chat_harness,
 )
-from support.redis_servers import KeyInspector, RedisAt
 from support.speech import Harness
 
 SECRET = "the secret of this user"
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
-def harness(
-    request: pytest.FixtureRequest,
-    redis_server: RedisAt,
-    key_inspector: KeyInspector,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Harness]:
-    folder = tmp_path_factory.mktemp("erasure")
-    address = url(folder) if request.param == "sqlite" else request.getfixturevalue("postgres_server").new_database()
-    (folder / "database").write_text(address)
-    flags: dict[str, object] = {**DELIVER_FIRST, "archive__url": address, "limits__login_attempts_per_minute": 1000}
-    with chat_harness(redis_server, folder, key_inspector, flags, 2) as up:
-        yield up
-
-
-@pytest.fixture
-def database(harness: Harness, runner: asyncio.Runner) -> Iterator[Archive]:
-    opened = open_archive((harness.folder / "database").read_text())
-    yield opened
-    runner.run(opened.close())
+harness = module_chat_harness(
+    {**DELIVER_FIRST, "limits__login_attempts_per_minute": 1000}, instances=2, on_postgres=True
+)
 
 
 async def erase(scenario: ChatScenario, user: int, at: int = 0) -> dict[str, Any]:
@@ -70,9 +50,7 @@ async def redis_texts(scenario: ChatScenario, user: int) -> str:
     return repr((letters, await call("LRANGE", scenario.keys.failed(user), 0, -1)))
 
 
-async def test_everything_that_an_offline_user_has_written_is_erased(
-    scenario: ChatScenario, database: Archive, harness: Harness
-) -> None:
+async def test_everything_that_an_offline_user_has_written_is_erased(scenario: ChatScenario, harness: Harness) -> None:
     base = f"http://127.0.0.1:{harness.instances[0].port}"
     name = f"gone-{scenario.uid()}"
     account = await login(base, name, "a long password")
@@ -84,8 +62,8 @@ async def test_everything_that_an_offline_user_has_written_is_erased(
     await bob.ack(str(ids[0]), to=mine)
     await alice.expect("ACK", ackType="delivered")
     theirs = await bob.saved(await bob.chat(mine, "of somebody else"))
-    await database.add_translation(ids[0], "es", "el secreto", "node-1")
-    await database.add_translation(theirs, "es", "de otro", "node-1")
+    await scenario.archive.add_translation(ids[0], "es", "el secreto", "node-1")
+    await scenario.archive.add_translation(theirs, "es", "de otro", "node-1")
     await dead_letter(scenario, mine)
     await scenario.redis.call("RPUSH", scenario.keys.failed(mine), b'{"type":"ERROR"}')
     await alice.close()
@@ -95,9 +73,9 @@ async def test_everything_that_an_offline_user_has_written_is_erased(
         "userId": str(mine), "account": 1, "messages": 3, "undelivered": 2, "translations": 1, "claims": 3,
         "dead_letters": 1, "notices": 1, "done": True,
     }  # fmt: skip
-    assert await texts_of(database, mine) == [("", ERASED)] * 3
-    assert await database.translations([*ids, theirs], "es") == {theirs: "de otro"}
-    assert (await database.messages([theirs]))[theirs].body == "of somebody else"
+    assert await texts_of(scenario.archive, mine) == [("", ERASED)] * 3
+    assert await scenario.archive.translations([*ids, theirs], "es") == {theirs: "de otro"}
+    assert (await scenario.archive.messages([theirs]))[theirs].body == "of somebody else"
     assert not any([await scenario.claimed(mine, key) for key in keys])
     assert SECRET not in await redis_texts(scenario, mine)
     with pytest.raises(AccessDenied):
@@ -127,7 +105,7 @@ async def dead_letter(scenario: ChatScenario, sender: int) -> None:
 
 
 async def test_user_with_undelivered_messages_that_sends_while_it_is_erased_leaves_nothing(
-    scenario: ChatScenario, database: Archive
+    scenario: ChatScenario,
 ) -> None:
     """Some of it is on its way, some is undelivered: its receiver is offline, and gets it without the text."""
     alice, bob = await scenario.pair(0, 1)
@@ -154,9 +132,9 @@ async def test_user_with_undelivered_messages_that_sends_while_it_is_erased_leav
     await reading
     assert erased["messages"] >= 4
     assert erased["undelivered"] >= 3
-    assert {text for text, _ in await texts_of(database, alice.uid)} == {""}
-    assert len(await texts_of(database, alice.uid)) == erased["messages"]
-    assert (await database.messages([late]))[late].body == "undelivered to the one that is erased"
+    assert {text for text, _ in await texts_of(scenario.archive, alice.uid)} == {""}
+    assert len(await texts_of(scenario.archive, alice.uid)) == erased["messages"]
+    assert (await scenario.archive.messages([late]))[late].body == "undelivered to the one that is erased"
     receiver = await scenario.user(1, absent)
     got = [await receiver.expect("SINGLE_CHAT") for _ in waiting]
     assert [(int(one["serverMsgId"]), one["body"], one["msgType"]) for one in got] == [
@@ -165,9 +143,7 @@ async def test_user_with_undelivered_messages_that_sends_while_it_is_erased_leav
     assert SECRET not in await redis_texts(scenario, alice.uid)
 
 
-async def test_undelivered_message_of_an_erased_user_arrives_without_its_text(
-    scenario: ChatScenario, database: Archive
-) -> None:
+async def test_undelivered_message_of_an_erased_user_arrives_without_its_text(scenario: ChatScenario) -> None:
     alice, bob = await scenario.pair(0, 1)
     await bob.close()
     id = await alice.saved(await alice.chat(bob.uid, SECRET))
@@ -186,12 +162,10 @@ async def test_erasure_of_what_is_no_user_id_is_refused(scenario: ChatScenario) 
 
 
 async def test_messages_that_wait_for_the_database_are_erased_when_it_is_back(
-    scenario: ChatScenario, database: Archive, harness: Harness
+    scenario: ChatScenario, harness: Harness
 ) -> None:
-    if not (harness.folder / "database").read_text().startswith("sqlite"):
-        pytest.skip("does not apply: the writer of a SQLite file can be held up from here")
     alice, bob = await scenario.pair(0, 1)
-    with scenario.database_away():
+    async with scenario.database_away():
         await alice.chat(bob.uid, SECRET)
         await bob.expect("SINGLE_CHAT")
         path = f"http://127.0.0.1:{harness.instances[0].port}/api/v1/chat/users/{alice.uid}/erase"
@@ -199,4 +173,4 @@ async def test_messages_that_wait_for_the_database_are_erased_when_it_is_back(
             assert answer.status in (200, 503)  # it tells that it is not done
             assert answer.status == 503 or not (await answer.json())["done"]
     assert (await erase(scenario, alice.uid))["messages"] == 1
-    assert await texts_of(database, alice.uid) == [("", ERASED)]
+    assert await texts_of(scenario.archive, alice.uid) == [("", ERASED)]

@@ -108,7 +108,7 @@ async def test_frames_read_late_because_the_database_is_down_do_not_exceed_the_r
             await wait_until(lambda: time.monotonic() - began >= number / (PER_S * 0.8), TIMEOUT_S)  # noqa: B023
 
     speaking = asyncio.create_task(speak())
-    with scenario.database_away():
+    async with scenario.database_away():
         await wait_until(lambda: time.monotonic() - began > 12, TIMEOUT_S)
     await speaking
     heard = 0

@@ -98,7 +98,7 @@ async def test_status_of_a_message_names_where_it_is(scenario: ChatScenario, dra
 
 async def test_status_of_an_unsaved_message_is_accepted(scenario: ChatScenario, dragoman: Command) -> None:
     a, b = await scenario.pair()
-    with scenario.database_away():
+    async with scenario.database_away():
         name = await a.chat(b.uid)
         await a.expect("ACK", ackType="accepted")
         assert (await dragoman("chat", "status", name, "--from", str(a.uid))).startswith("The message is accepted")

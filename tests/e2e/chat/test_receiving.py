@@ -79,7 +79,7 @@ async def test_delivered_and_read_are_each_sent_once(scenario: ChatScenario) -> 
 
 async def test_receipt_before_the_save_is_sent_after_the_save(scenario: ChatScenario) -> None:
     alice, bob, _ = await one_message(scenario)
-    with scenario.database_away():
+    async with scenario.database_away():
         await alice.chat(bob.uid, "early", "n")
         arrived = await bob.expect("SINGLE_CHAT", body="early")
         await bob.ack(arrived["serverMsgId"], "read", alice.uid)

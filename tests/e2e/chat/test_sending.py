@@ -92,7 +92,7 @@ async def test_message_goes_as_far_as_its_mode_allows_while_the_database_is_down
     await alice.saved(await alice.chat(bob.uid))  # both have been heard of
     await bob.expect("SINGLE_CHAT")
     await alice.so_far()
-    with scenario.database_away():
+    async with scenario.database_away():
         await alice.chat(bob.uid, "now", "n")
         first = await alice.next()
         if path_of(scenario.harness) == "off":
@@ -259,7 +259,7 @@ async def test_repetition_before_the_save_is_answered_after_the_save(scenario: C
     if path_of(scenario.harness) == "off":
         pytest.skip("does not apply: off, so there is nothing between sent and saved")
     alice, bob = await scenario.pair()
-    with scenario.database_away():
+    async with scenario.database_away():
         await alice.chat(bob.uid, "once", "n")
         first = await alice.expect("ACK", ackType="accepted")
         await alice.chat(bob.uid, "once", "n")
@@ -281,7 +281,7 @@ async def test_repetition_on_a_new_connection_gets_saved_there(scenario: ChatSce
     if path_of(scenario.harness) == "off":
         pytest.skip("does not apply: off, so there is nothing between sent and saved")
     alice, to = await scenario.user(), scenario.uid()
-    with scenario.database_away():
+    async with scenario.database_away():
         await alice.chat(to, "once", "n")
         first = await alice.expect("ACK", ackType="accepted")
         elsewhere = await scenario.user(1, alice.uid)
@@ -344,7 +344,7 @@ async def test_repeated_id_for_another_receiver_is_refused_after_the_claim_lapse
 async def test_shard_is_busy_while_its_backlog_is_full(forgetful: Harness) -> None:
     async with new_chat_scenario(forgetful) as scenario:
         alice, to = await scenario.user(), scenario.uid()
-        with scenario.database_away():
+        async with scenario.database_away():
             for number in range(6):
                 await alice.chat(to, f"{number}", f"n{number}")
             heard = await told(alice, 6)

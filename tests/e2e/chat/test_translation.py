@@ -29,6 +29,7 @@ harness = module_chat_harness(
         "limits__chat_history_per_minute": 0,
     },
     instances=2,
+    on_postgres=True,
 )
 _languages = count(1)
 
@@ -124,7 +125,7 @@ async def test_two_instances_make_one_job_of_requests_at_the_same_time(scenario:
 async def test_request_before_the_message_is_saved_waits_for_it(scenario: ChatScenario) -> None:
     _, lang = await text_node(scenario)
     alice, bob = await scenario.pair(0, 1)
-    with scenario.database_away():
+    async with scenario.database_away():
         name = await alice.chat(bob.uid)
         pushed = await bob.expect("SINGLE_CHAT")
         await bob.say("TRANSLATE", serverMsgId=pushed["serverMsgId"], lang=lang)
