@@ -1,7 +1,8 @@
 """Rooms while instances are killed: nothing that was said is lost, and every language ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import shutil
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import permutations
 from pathlib import Path
@@ -9,14 +10,25 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dragoman.client import Room
-from dragoman.domain.rooms import EntryKind
+from dragoman.client import Room, RoomRefused
+from dragoman.domain.rooms import Entry, EntryKind
+from dragoman.embedded.binary import ServerBinary
+from dragoman.embedded.engine import CHOOSE_PORT, RedisServer
 from dragoman.store.keys import Keys
 from dragoman.tools.processes import InstanceProcess
 from support.cluster import Cluster, running
 from support.raw_node import Message, RawNode, Work, silent
 from support.redis_servers import FIXTURE_OF, LONG_CLUSTER, RedisAt, connected
-from support.rooms import FEATURES, Member, store_of, translates, translation
+from support.rooms import (
+    FEATURES,
+    Member,
+    lines_of,
+    store_of,
+    time_to_end_ms,
+    transcript_path,
+    translates,
+    translation,
+)
 from support.speech import TIMEOUT_S
 from support.waiting import wait_until
 
@@ -68,6 +80,17 @@ class Conversation:
         self._stack.push_async_callback(_finish, member, reading)
         return member
 
+    async def log(self, room: str) -> list[Entry]:
+        async with connected(self.cluster.redis) as connection:
+            return await store_of(connection, Keys(self.cluster.prefix)).read(room, 0, 1000)
+
+    async def check_transcript(self, instance: InstanceProcess, *members: Member) -> None:
+        """It is what the members show."""
+        for member in members:
+            path = transcript_path(member.room.id, member.hears)
+            async with self._http.get(f"http://127.0.0.1:{instance.port}{path}") as answer:
+                assert member.shown == lines_of(await answer.json()), member.hears
+
     async def serves(self, instance: InstanceProcess, node: RawNode) -> bool:
         async with self._http.get(f"http://127.0.0.1:{instance.port}/api/v1/cluster") as answer:
             return any(one["node_id"] == node.id for one in (await answer.json())["nodes"])
@@ -105,6 +128,7 @@ async def test_reader_whose_instance_is_killed_continues_elsewhere_without_hole_
             store = store_of(connection, Keys(talk.cluster.prefix))
             log = await store.read(ann.room.id, 0, 1000)
             assert berta.numbers == [entry.seq for entry in log]
+            await talk.check_transcript(a, berta, ann)
             # The takeover ends no membership that continues: its session was resumed.
             await wait_until(lambda: _members(store, ann.room.id, 2), TIMEOUT_S)
 
@@ -128,6 +152,9 @@ async def test_language_ends_as_untranslated_when_the_driving_instance_is_killed
         seen = await berta.until(lambda caption: bool(caption.untranslated))
         assert (seen.text, seen.untranslated) == ("hello", "timeout")
         await ann.until(lambda caption: caption.original == "hello")
+        log = await talk.log(berta.room.id)
+        assert time_to_end_ms(log, EntryKind.UNTRANSLATED) <= TRANSLATE_TIMEOUT_MS + 1000
+        await talk.check_transcript(b, berta, ann)
 
 
 async def test_member_whose_session_cannot_resume_leaves_when_its_instance_is_killed(
@@ -142,6 +169,59 @@ async def test_member_whose_session_cannot_resume_leaves_when_its_instance_is_ki
         await wait_until(lambda: berta.room.count == 2, TIMEOUT_S)
         a.kill()
         await wait_until(lambda: berta.room.count == 1, TIMEOUT_S)
+
+
+# -- Redis -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mortal(server_binary: ServerBinary, tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of this test's own, to be killed."""
+    with RedisServer(server_binary, tmp_path / "redis", port=CHOOSE_PORT, fsync="always") as server:
+        yield server
+
+
+async def test_members_read_on_when_redis_was_killed_and_restarted(mortal: RedisServer, tmp_path: Path) -> None:
+    async with conversation(RedisAt("single", (mortal.tcp_url,), server=mortal), tmp_path) as talk:
+        a, b = await talk.instance(), await talk.instance()
+        node = await talk.node(a, "en", "es")
+        await wait_until(lambda: talk.serves(b, node), TIMEOUT_S)
+        ann = await talk.member("en", a)
+        berta = await talk.member("es", b, room=ann.room.id)
+        await ann.room.write("before")
+        await berta.shows(translation("es", "before"))
+        await asyncio.to_thread(mortal.kill)
+        await wait_until(a.is_not_ready, TIMEOUT_S)
+        await asyncio.to_thread(mortal.start)
+        for instance in (a, b):
+            await wait_until(instance.is_ready, TIMEOUT_S)
+        await ann.room.write("after")
+        await berta.shows(translation("es", "after"))
+        assert (ann.room.complete, berta.room.complete) == (True, True)
+        assert berta.numbers == [entry.seq for entry in await talk.log(ann.room.id)]
+        await talk.check_transcript(b, ann, berta)
+
+
+async def test_members_are_informed_when_redis_comes_back_without_its_data(mortal: RedisServer, tmp_path: Path) -> None:
+    async with conversation(RedisAt("single", (mortal.tcp_url,), server=mortal), tmp_path) as talk:
+        a, b = await talk.instance(), await talk.instance()
+        ann = await talk.member("en", a)
+        berta = await talk.member("en", b, room=ann.room.id)
+        await ann.room.write("before")
+        await berta.shows("before")
+        await asyncio.to_thread(mortal.kill)
+        shutil.rmtree(mortal.data_dir / "appendonlydir")
+        await asyncio.to_thread(mortal.start)
+        for member in (ann, berta):
+            await wait_until(lambda: _is_informed(member), TIMEOUT_S)  # noqa: B023
+
+
+async def _is_informed(member: Member) -> bool:
+    try:
+        await member.room.write("after")
+    except RoomRefused as error:
+        return error.code in ("ROOM_NOT_FOUND", "SESSION_CLOSED")  # refused when it joined again, or expired
+    return False
 
 
 # -- speech ----------------------------------------------------------------------------------------
@@ -179,6 +259,7 @@ async def test_everybody_has_a_caption_or_its_loss_when_a_speaker_cannot_resume_
         lost = [entry for entry in originals if entry.kind is EntryKind.LOST]
         assert len(lost) >= spoken // 2
         assert {entry.text for entry in lost} == {"instance_lost"}
+        await talk.check_transcript(b, readers[0])
         await wait_until(lambda: readers[0].room.count == 2, TIMEOUT_S)
 
 

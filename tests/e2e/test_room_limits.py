@@ -1,15 +1,25 @@
 """What one member may ask of rooms, and that speech of others goes on whatever it does."""
 
 import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Any
+
+import aiohttp
+import pytest
 
 from dragoman.client import Room, RoomRefused
 from dragoman.domain.limits.sessions import WORK_AT_ONCE
 from support.raw_node import silent
-from support.rooms import gathering, translator
-from support.speech import SECRET, TIMEOUT_S, Harness, module_harness, token, with_healthy_client
+from support.rooms import Gathering, gathering, room, translation, translator
+from support.speech import SECRET, TIMEOUT_S, Harness, Talker, module_harness, token, with_healthy_client
 from support.waiting import wait_until
 
-JOBS, PER_S, OPENED, PERSISTENT = 10, 20, 3, 1
+JOBS, PER_S, OPENED, PERSISTENT, MEMBERS = 10, 20, 3, 1, 12
+JOINS = 10_000
 LANGUAGES = [f"l{number}" for number in range(9)]
 FLAGS: dict[str, object] = {
     "security__secret": SECRET,
@@ -19,6 +29,7 @@ FLAGS: dict[str, object] = {
     "rooms__captions_per_minute": 0,
     "rooms__persistent_per_day": PERSISTENT,
     "rooms__max_languages": len(LANGUAGES),
+    "rooms__max_members": MEMBERS,
 }
 limited = module_harness(FLAGS, headers={"Authorization": f"Bearer {token('operator', 'olga')}"})
 
@@ -157,3 +168,94 @@ async def test_preferences_are_kept_for_members_only(limited: Harness) -> None:
         await talker.until(
             lambda m: m["type"] == "room_members" and m["members"][0]["raw_voice_preferences"] == preferences, TIMEOUT_S
         )
+
+
+async def test_full_room_lets_in_who_joins_again_and_nobody_else(limited: Harness) -> None:
+    async with with_healthy_client(limited) as scenario, gathering(scenario) as met:
+        members = [await met.join("en", token=token(sub=f"one of {MEMBERS}: {number}")) for number in range(MEMBERS)]
+        with pytest.raises(RoomRefused, match="as many members") as refused:
+            await met.join("en", token=token(sub="one too many"))
+        assert refused.value.code == "ROOM_FULL"
+        assert members[1].room.socket is not None
+        members[1].room.socket.abort()
+        await members[0].room.write("all of us")
+        for member in members:
+            await member.shows("all of us")
+        await members[2].room.leave()
+        met.members.remove(members[2])
+        await (await met.join("en", token=token(sub="instead"))).shows("all of us")
+
+
+async def test_ten_thousand_joins_of_one_connection_are_refused_and_the_room_goes_on(limited: Harness) -> None:
+    async with with_healthy_client(limited) as scenario, gathering(scenario) as met:
+        await translator(scenario, ["j1", "j2"], node_id="joins", token=token("node", "joins"))
+        ann, berta = [await met.join(lang, token=token(sub=f"friend {lang}")) for lang in ("j1", "j2")]
+        eve = Talker(await scenario.socket(timeout=aiohttp.ClientWSTimeout(ws_close=0.1)))
+        await eve.init(token=token(sub="eve"))
+        join = json.dumps({"type": "room_join", "room_id": met.id, "display_name": "Eve", "speaks": "j1"})
+
+        async def flood() -> None:
+            for _ in range(JOINS):
+                await eve.ws.send_str(join)
+
+        answers: Counter[str] = Counter()
+
+        async def count_answers() -> None:
+            async for frame in eve.ws:
+                message = json.loads(frame.data)
+                answers[message.get("code") or message["type"]] += 1
+
+        slowed, began = await scenario.count("dragoman_session_limits_total{limit=work}"), monotonic()
+        async with cancelled_at_the_end(flood(), count_answers()):
+            for number in range(20):
+                await ann.room.write(f"sentence {number}")
+                await berta.shows(translation("j2", f"sentence {number}"))
+            await wait_until(lambda: answers["room_joined"] > WORK_AT_ONCE, TIMEOUT_S)
+        # The server reads no more of them than a client may ask for: the others are still on their way.
+        assert answers["room_joined"] + answers["LIMIT_EXCEEDED"] <= 2 * WORK_AT_ONCE + PER_S * (monotonic() - began)
+        assert set(answers) <= {"room_joined", "room_members", "caption", "LIMIT_EXCEEDED"}
+        assert await scenario.count("dragoman_session_limits_total{limit=work}") > slowed
+
+
+@asynccontextmanager
+async def cancelled_at_the_end(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+brief = module_harness({"rooms__empty_grace_s": 0.5, "rooms__idle_s": 1.0})
+
+
+async def test_idle_room_expires_with_its_reason_and_an_empty_one_is_gone(brief: Harness) -> None:
+    async with room(brief) as (_, idle), room(brief) as (_, empty):
+        member, other = await idle.join("en"), await empty.join("en")
+        await other.room.leave()
+        await wait_until(lambda: member.room.ended == "Nothing was said in the room for a long time.", TIMEOUT_S)
+        await wait_until(lambda: _is_gone(empty), TIMEOUT_S)
+        assert await _is_gone(idle)
+
+
+async def _is_gone(met: Gathering) -> bool:
+    found = await met.store.info(met.id)
+    return found is None or bool(found.closed)
+
+
+async def test_persistent_room_outlives_its_members(brief: Harness) -> None:
+    async with room(brief) as (scenario, met):
+        host = await scenario.talker()
+        await host.say("room_create", display_name="Host", speaks="en", settings={"persistent": True})
+        met.id = (await host.until(lambda m: m["type"] == "room_create_ack", TIMEOUT_S))["room_id"]
+        await host.say("room_text", text="kept", client_msg_id="1")
+        await host.say("room_leave")
+        await host.ws.close()
+        async with room(brief) as (_, brief_one):
+            left = await brief_one.join("en")
+            await left.room.leave()
+            await wait_until(lambda: _is_gone(brief_one), TIMEOUT_S)
+        assert not await _is_gone(met)
+        await (await met.join("en")).shows("kept")

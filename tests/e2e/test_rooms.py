@@ -11,12 +11,13 @@ from dragoman.domain.rooms import About, EntryKind
 from dragoman.store.redis import Redis
 from support.raw_node import silent
 from support.redis_servers import LONG_CLUSTER
-from support.rooms import Gathering, languages, room, translation, translator
-from support.speech import TIMEOUT_S, Harness, module_harness, new_scenario
+from support.rooms import Gathering, languages, room, time_to_end_ms, translation, translator
+from support.speech import TIMEOUT_S, Harness, module_harness
 from support.waiting import wait_until
 
 A, B = 0, 1
-FLAGS: dict[str, object] = {"rooms__translate_timeout_ms": 1500, "rooms__captions_per_minute": 0}
+TRANSLATE_TIMEOUT_MS = 1500
+FLAGS: dict[str, object] = {"rooms__translate_timeout_ms": TRANSLATE_TIMEOUT_MS, "rooms__captions_per_minute": 0}
 harness = module_harness(FLAGS, FLAGS, on=("single", LONG_CLUSTER))
 
 
@@ -71,6 +72,7 @@ async def test_other_languages_are_unaffected_when_the_only_node_of_one_is_lost(
         doomed.die()
         await spanish.shows(translation(es, "one"))
         await french.until(lambda caption: caption.untranslated in ("timeout", "failed", "no_node"))
+        assert time_to_end_ms(await met.log(), EntryKind.UNTRANSLATED) <= TRANSLATE_TIMEOUT_MS + 1000
         await translator(scenario, [en, fr], B)
         await ann.room.write("two")
         await french.shows(translation(fr, "two"))
@@ -394,14 +396,40 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_bad_room_messages_get_a_clear_error_and_the_connection_lives_on(harness: Harness) -> None:
-    async with new_scenario(harness) as scenario:
-        talker = await scenario.talker(A)
-        for message, code in BAD:
+BAD_OF_A_HOST: list[tuple[dict[str, Any], str]] = [
+    ({"type": "room_remove", "target_session_id": "s-OF-SOMEBODY-ELSE"}, "NOT_IN_ROOM"),
+    ({"type": "room_transfer", "target_session_id": "s-OF-SOMEBODY-ELSE"}, "NOT_IN_ROOM"),
+    (
+        {"type": "room_raw_voice_preference", "room_code": "1", "target_session_id": "s-X", "receive_raw_voice": True},
+        "NOT_IN_ROOM",
+    ),
+    ({"type": "webrtc_ice", "room_code": "123456", "to": "s-OF-SOMEBODY-ELSE", "candidate": {}}, "NOT_IN_ROOM"),
+    ({"type": "room_translate", "caption_id": "of-another-room:t1", "lang": "en"}, "CAPTION_NOT_FOUND"),
+    ({"type": "room_join", "room_id": "another-room", "hears": "en"}, "ALREADY_IN_ROOM"),
+    ({"type": "room_create", "display_name": "Eve"}, "ALREADY_IN_ROOM"),
+    ({"type": "room_text", "text": " \n ", "client_msg_id": "1"}, "NOT_ALLOWED"),
+    ({"type": "room_settings", "settings": {"vocabulary": ["term"] * 10_000}}, "INVALID_MESSAGE"),
+]
+
+
+async def test_bad_room_messages_get_a_clear_error_and_nobody_else_is_affected(harness: Harness) -> None:
+    en, es = languages(2)
+    async with room(harness) as (scenario, met):
+        await translator(scenario, [en, es])
+        ann, berta = await met.join(en, A), await met.join(es, B)
+        stranger, host = await scenario.talker(A), await scenario.talker(A)
+        await host.say("room_create", display_name="Eve", speaks=en)
+        await host.until(lambda m: m["type"] == "room_create_ack", TIMEOUT_S)
+        bad = [(stranger, *one) for one in BAD] + [(host, *one) for one in BAD_OF_A_HOST]
+        for number, (talker, message, code) in enumerate(bad):
             await talker.say(**message)
             error = await talker.until(lambda m: m["type"] in ("error", "room_error"), TIMEOUT_S)
             assert (error["code"], bool(error["message"])) == (code, True), message
-        assert await talker.pong()
+            await ann.room.write(f"sentence {number}")
+        await berta.shows(translation(es, f"sentence {len(bad) - 1}"))
+        await met.check(len(bad))
+        assert await stranger.pong()
+        assert await host.pong()
 
 
 async def test_name_with_control_characters_is_shown_without_them(harness: Harness) -> None:

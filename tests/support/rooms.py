@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from dragoman.client import Room, RoomCaption
-from dragoman.domain.rooms import Entry
+from dragoman.domain.rooms import Entry, EntryKind
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
 from dragoman.store.rooms.rooms import RoomBounds, Rooms
@@ -47,6 +47,11 @@ class Member:
     @property
     def numbers(self) -> list[int]:
         return [caption.seq for caption in self.received]
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """What it shows of each caption in the end."""
+        return {caption.id: caption.text for caption in self.received}
 
     @property
     def texts(self) -> list[str]:
@@ -97,7 +102,8 @@ class Gathering:
         return len(originals) >= captions and not await self.store.pending(self.id)
 
     async def check(self, captions: int) -> list[Entry]:
-        """Every member received exactly what concerns it, once and in order; every language ended once."""
+        """Every member received exactly what concerns it, once and in order; every language ended once. The transcript
+        is what members show."""
         await wait_until(lambda: self.ended(captions), TIMEOUT_S, "every language to end")
         log = await self.log()
         assert [entry.seq for entry in log] == list(range(1, len(log) + 1))
@@ -105,9 +111,25 @@ class Gathering:
             expected = [entry.seq for entry in log if entry.is_original or entry.lang == member.hears]
             await wait_until(lambda: len(member.numbers) >= len(expected), TIMEOUT_S, "all entries")  # noqa: B023
             assert member.numbers == expected, member.room.session_id
+            path = transcript_path(self.id, member.hears)
+            assert member.shown == lines_of(await self._scenario.get(path)), member.room.session_id
         ends = [(entry.caption, entry.lang) for entry in log if not entry.is_original]
         assert len(ends) == len(set(ends))
         return log
+
+
+def transcript_path(room_id: str, lang: str) -> str:
+    return f"/api/v1/rooms/{room_id}/transcript?lang={lang}&format=json"
+
+
+def lines_of(transcript: dict[str, Any]) -> dict[str, str]:
+    return {line["caption_id"]: line["text"] for line in transcript["lines"]}
+
+
+def time_to_end_ms(log: list[Entry], kind: EntryKind) -> int:
+    """The longest time from a caption to such an end of one of its languages, by the clock of Redis."""
+    began = {entry.caption: entry.at_ms for entry in log if entry.is_original}
+    return max(entry.at_ms - began[entry.caption] for entry in log if entry.kind is kind)
 
 
 async def _finish(member: Member, reading: "asyncio.Task[None]") -> None:
