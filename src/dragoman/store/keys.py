@@ -93,10 +93,10 @@ class KeyOfSeveral(Key):
     def __get__(self, keys: "Keys | None", owner: object) -> "KeyOfSeveral | Callable[..., str]":
         if keys is None:
             return self
-        head, *parts = self.parts(keys.prefix)
+        template = "%s".join(part.replace("%", "%%") for part in self.parts(keys.prefix))
 
         def named(*ids: Id) -> str:
-            return head + "".join(f"{id}{part}" for id, part in zip(ids, parts, strict=True))
+            return template % ids
 
         keys.__dict__[self.attribute] = named
         return named

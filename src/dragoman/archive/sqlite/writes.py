@@ -1,10 +1,12 @@
 """What is written, on a connection that is inside a transaction which holds the write lock."""
 
-import json
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
+
+import msgspec
 
 from dragoman.archive import decide_receipts
 from dragoman.archive.decide_receipts import Lane, ReceiptDecision
@@ -29,7 +31,11 @@ SELECT c.low_user_id, c.high_user_id, c.id, c.next_msg_seq
 FROM json_each(?) AS said CROSS JOIN conversation AS c
   ON c.low_user_id = json_extract(said.value, '$[0]') AND c.high_user_id = json_extract(said.value, '$[1]')
 """
-_NEW_CONVERSATION = "INSERT INTO conversation (low_user_id, high_user_id, updated_ms) VALUES (?, ?, ?) RETURNING id"
+_NEW_CONVERSATIONS = """
+INSERT INTO conversation (low_user_id, high_user_id, next_msg_seq, updated_ms)
+SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), ?2 FROM json_each(?1)
+RETURNING low_user_id, high_user_id, id
+"""
 _NEW_MEMBER = "INSERT INTO member (user_id, conversation_id) VALUES (?, ?)"
 _INSERT = f"INSERT INTO message ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADVANCE = "UPDATE conversation SET next_msg_seq = ?, updated_ms = max(updated_ms, ?) WHERE id = ?"
@@ -55,6 +61,9 @@ WHERE user_id = ?2 AND conversation_id = ?1
 """
 
 
+Pair = tuple[int, int]
+
+
 # -- messages ------------------------------------------------------------------------------------
 
 
@@ -73,8 +82,8 @@ def raise_fence(db: sqlite3.Connection, shard: int, fence: int) -> None:
 
 
 def _there(db: sqlite3.Connection, rows: Sequence[NewMessage]) -> list[Stored]:
-    ids = json.dumps([row.id for row in rows])
-    keys = json.dumps([(row.from_user, row.client_msg_id) for row in rows])
+    ids = _json([row.id for row in rows])
+    keys = _json([(row.from_user, row.client_msg_id) for row in rows])
     return [stored(row) for row in db.execute(_THERE, (ids, keys))]
 
 
@@ -82,32 +91,31 @@ def _number(db: sqlite3.Connection, rows: Sequence[NewMessage], now_ms: int) -> 
     """The rows as they will be: each with its conversation and the next seq of it, which is then advanced."""
     if not rows:
         return []
-    conversations, following = _conversations(db, dict.fromkeys(map(pair, rows)), now_ms)
+    conversations = _conversations(db, Counter(map(pair, rows)), now_ms)
     numbered = []
     for row in rows:
-        conversation = conversations[pair(row)]
-        numbered.append(saved(row, conversation, following[conversation], now_ms))
-        following[conversation] += 1
-    db.executemany(_ADVANCE, [(seq, now_ms, conversation) for conversation, seq in following.items()])
+        conversation, seq = conversations[pair(row)]
+        numbered.append(saved(row, conversation, seq, now_ms))
+        conversations[pair(row)] = conversation, seq + 1
     return numbered
 
 
-def _conversations(
-    db: sqlite3.Connection, pairs: dict[tuple[int, int], None], now_ms: int
-) -> tuple[dict[tuple[int, int], int], dict[int, int]]:
-    """The conversation of each pair, made if need be, and the next seq of each conversation."""
-    found: dict[tuple[int, int], int] = {}
-    following: dict[int, int] = {}
-    for low, high, conversation, seq in db.execute(_CONVERSATIONS, (json.dumps(list(pairs)),)):
-        found[low, high] = conversation
-        following[conversation] = seq
-    for low, high in pairs:
-        if (low, high) not in found:
-            conversation = db.execute(_NEW_CONVERSATION, (low, high, now_ms)).fetchone()[0]
-            db.executemany(_NEW_MEMBER, [(low, conversation), (high, conversation)])
-            found[low, high] = conversation
-            following[conversation] = 1
-    return found, following
+def _conversations(db: sqlite3.Connection, pairs: Mapping[Pair, int], now_ms: int) -> dict[Pair, tuple[int, int]]:
+    """The conversation of each pair, made if need be, and its next seq, which is advanced by that many."""
+    found = {}
+    for low, high, conversation, seq in db.execute(_CONVERSATIONS, (_json(list(pairs)),)):
+        found[low, high] = conversation, seq
+    db.executemany(_ADVANCE, [(seq + pairs[one], now_ms, conversation) for one, (conversation, seq) in found.items()])
+    new = [(low, high, count + 1) for (low, high), count in pairs.items() if (low, high) not in found]
+    if new:
+        made = db.execute(_NEW_CONVERSATIONS, (_json(new), now_ms)).fetchall()
+        db.executemany(_NEW_MEMBER, [(user, conversation) for low, high, conversation in made for user in (low, high)])
+        found |= {(low, high): (conversation, 1) for low, high, conversation in made}
+    return found
+
+
+def _json(values: Sequence[object]) -> str:
+    return msgspec.json.encode(values).decode()
 
 
 _columns = attrgetter(*(field.name for field in fields(Stored)))  # in the order of COLUMNS
@@ -117,7 +125,7 @@ _columns = attrgetter(*(field.name for field in fields(Stored)))  # in the order
 
 
 def receipts(db: sqlite3.Connection, given: Sequence[Receipt]) -> list[Applied]:
-    ids = json.dumps(fitting(number for receipt in given for number in receipt.ids))
+    ids = _json(fitting(number for receipt in given for number in receipt.ids))
     named = {row[0]: stored(row) for row in db.execute(MESSAGES, (ids,))}
     decision = ReceiptDecision((named | _unread(db, decide_receipts.reach(given, named).read_upto)).values())
     applied = [decision.apply(receipt) for receipt in given]

@@ -74,6 +74,7 @@ def _digest(text: str) -> int:
 
 
 READ_INTERVAL_S = 0.05
+EARLY_READ_INTERVAL_S = 0.1  # of messages that were pushed before they are saved: only *saved* waits for the read
 FREE_READS_PER_S = 40.0
 READ_BURST = 10.0
 
@@ -83,7 +84,8 @@ class ReadThrottle:
 
     A few messages are read at once. With many it is cheaper if those of a moment share a read, the pushes, the scripts
     and a transaction: so all shards of an instance together may be read FREE_READS_PER_S times a second, and beyond
-    that each every READ_INTERVAL_S, all at the same moments: they share a transaction, and writes to Redis.
+    that each every READ_INTERVAL_S, or another interval, all at the same moments: they share a transaction, and writes
+    to Redis.
     """
 
     __slots__ = ("_at", "_reads")
@@ -92,11 +94,13 @@ class ReadThrottle:
         self._reads = 0.0  # beyond the free ones
         self._at = 0.0
 
-    def pause(self, began: float, now: float) -> float:
+    def pause(self, began: float, now: float, interval_s: float | None = None) -> float:
         """Seconds, after a read that returned entries: it began at `began`, and they are handled by `now`."""
+        if interval_s is None:
+            interval_s = READ_INTERVAL_S
         left = max(self._reads - (now - self._at) * FREE_READS_PER_S, 0.0)
         self._reads, self._at = min(left + 1, 2 * READ_BURST), now
-        if self._reads <= READ_BURST or now >= began + READ_INTERVAL_S:
+        if self._reads <= READ_BURST or now >= began + interval_s:
             return 0.0
-        ticks = int(max(began + READ_INTERVAL_S / 2, now) / READ_INTERVAL_S) + 1
-        return ticks * READ_INTERVAL_S - now
+        ticks = int(max(began + interval_s / 2, now) / interval_s) + 1
+        return ticks * interval_s - now

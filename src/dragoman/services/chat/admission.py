@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 SESSION_CHECK_S = 3.0
+SESSION_GATHER_S = 0.1  # those that are due within it are looked up together
 
 
 class Admission:
@@ -62,6 +63,7 @@ class Admission:
         self._undelivered, self._delivery, self._ids, self._tasks = undelivered, delivery, ids, tasks
         self._receipts, self._make_outbound, self._timeout_s = receipts, make_outbound, timeout_s
         self._automatic = automatic
+        self._unchecked: list[ChatUser] = []
 
     async def admit(self, socket: ChatSocket, token: str | None, translate: str | None = None) -> ChatUser | Reason:
         """The user at this socket, after AUTH_OK; or the reason of the refusal. `translate`: the language in which it
@@ -216,11 +218,17 @@ class Admission:
         """With a frame of it, at most every SESSION_CHECK_S: is its token still one of the latest login?"""
         if user.is_session_check_due(SESSION_CHECK_S):
             user.session_checked()
-            self._tasks.spawn(self._check_session(user), "chat-session-version")
+            self._unchecked.append(user)
+            if len(self._unchecked) == 1:
+                self._tasks.spawn(self._check_sessions(), "chat-session-version")
 
-    async def _check_session(self, user: ChatUser) -> None:
-        if user.session_version < await self._users.session_version(user.id):
-            user.end(Reason.SESSION_INVALID, Close.UNAUTHORIZED)
+    async def _check_sessions(self) -> None:
+        await asyncio.sleep(SESSION_GATHER_S)
+        users, self._unchecked = self._unchecked, []
+        versions = await self._users.session_versions([user.id for user in users])
+        for user, version in zip(users, versions, strict=True):
+            if user.session_version < version:
+                user.end(Reason.SESSION_INVALID, Close.UNAUTHORIZED)
 
     async def run_once(self) -> None:
         """Do what could not be done while Redis was unavailable."""

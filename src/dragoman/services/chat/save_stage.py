@@ -24,7 +24,7 @@ import structlog
 
 from dragoman.archive import Archive, ArchiveAway, BadRow, Fenced, NewMessage, SaveOutcome, SaveVerdict, Status
 from dragoman.domain.chat.sent_messages import RECENT_S
-from dragoman.domain.chat.shards import ReadThrottle
+from dragoman.domain.chat.shards import EARLY_READ_INTERVAL_S, ReadThrottle
 from dragoman.domain.chat.switches import Path
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Reason
@@ -225,7 +225,8 @@ class SaveStage:
             lease.read_from(self._shards.accepted(lease.shard))
             return "0"
         if entries and len(entries) < count:
-            await asyncio.sleep(self._pace.pause(began, monotonic()))
+            interval_s = EARLY_READ_INTERVAL_S if _are_early(entries) else None
+            await asyncio.sleep(self._pace.pause(began, monotonic(), interval_s))
         return entries[-1].entry if entries else after
 
     async def handle(self, lease: ShardLease, entries: list[ChatEntry | Unreadable]) -> None:
@@ -386,6 +387,10 @@ async def _close_when_stopped(reader: Dedicated, lease: ShardLease) -> None:
     """Ends the wait for new messages."""
     await lease.stopped.wait()
     await reader.close()
+
+
+def _are_early(entries: list[ChatEntry | Unreadable]) -> bool:
+    return all(isinstance(entry, ChatEntry) and entry.mode == Path.DELIVER_FIRST for entry in entries)
 
 
 def _row(entry: ChatEntry) -> NewMessage:

@@ -66,6 +66,10 @@ class Users:
     async def session_version(self, user: int) -> int:
         return int(await self.redis.call("GET", self.keys.session_version(user)) or 0)
 
+    async def session_versions(self, users: Sequence[int]) -> list[int]:
+        found = await self.redis.get_each([self.keys.session_version(user) for user in users])
+        return [int(version or 0) for version in found]
+
     async def raise_session_version(self, user: int) -> int:
         """For a login. The version goes when no token of an earlier login can be valid any more."""
         return await self._raise(user, self._token_ttl_ms)

@@ -11,7 +11,13 @@ from dragoman.domain.chat import sent_messages
 from dragoman.domain.chat.message_ids import EPOCH_MS, WORKERS, MessageIds, made_by_us, time_of
 from dragoman.domain.chat.rules import MASK, VIOLATIONS, WordFilter, check, is_planned, utf16_units
 from dragoman.domain.chat.sent_messages import Notice, OpenRequests
-from dragoman.domain.chat.shards import FREE_READS_PER_S, READ_BURST, READ_INTERVAL_S, ReadThrottle
+from dragoman.domain.chat.shards import (
+    EARLY_READ_INTERVAL_S,
+    FREE_READS_PER_S,
+    READ_BURST,
+    READ_INTERVAL_S,
+    ReadThrottle,
+)
 from dragoman.domain.chat.switches import REST_S, Gate
 from dragoman.protocol.chat import Frame, Reason
 from support.tables import for_each
@@ -154,6 +160,12 @@ def test_the_time_a_read_took_is_part_of_the_pause() -> None:
     pauses(0.0, 100, pace)
     assert pace.pause(began=100.0, now=100.0 + READ_INTERVAL_S / 4) == pytest.approx(READ_INTERVAL_S * 3 / 4)
     assert pace.pause(began=100.0, now=100.0 + 2 * READ_INTERVAL_S) == 0.0
+
+
+def test_messages_that_were_pushed_early_are_read_less_often() -> None:
+    pace = ReadThrottle()
+    pauses(0.0, 100, pace)
+    assert pace.pause(100.0, 100.0, EARLY_READ_INTERVAL_S) == pytest.approx(EARLY_READ_INTERVAL_S)
 
 
 def test_after_a_rush_it_is_forgotten_at_once_however_long_it_was() -> None:
