@@ -102,5 +102,10 @@ class ReadThrottle:
         self._reads, self._at = min(left + 1, 2 * READ_BURST), now
         if self._reads <= READ_BURST or now >= began + interval_s:
             return 0.0
-        ticks = int(max(began + interval_s / 2, now) / interval_s) + 1
-        return ticks * interval_s - now
+        return next_read(max(began + interval_s / 2, now), interval_s) - now
+
+
+def next_read(now: float, interval_s: float = EARLY_READ_INTERVAL_S) -> float:
+    """When all shards are read next, if they are not free; of a monotonic clock, the same for all processes of a
+    machine."""
+    return (int(now / interval_s) + 1) * interval_s

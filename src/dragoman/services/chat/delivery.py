@@ -15,10 +15,10 @@ the one that pushes, and does not wait for its own inbox.
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 from msgspec import Raw
@@ -80,7 +80,53 @@ class SenderNotice:
     saved: str = ""
 
 
-Waiting = tuple[list[MessagePush], "asyncio.Future[set[int]]"]
+Item = TypeVar("Item", MessagePush, SenderNotice)
+Answer = TypeVar("Answer")
+
+
+class Together(Generic[Item, Answer]):
+    """What comes in one turn of the loop, or while an entry is on its way to an inbox, shares the next entry, in its
+    order. Each caller gets the answer to all of it."""
+
+    def __init__(self, send: Callable[[str, list[Item]], Awaitable[Answer]], tasks: Tasks) -> None:
+        self._send: Callable[[str, list[Item]], Awaitable[Answer]] = send
+        self._tasks = tasks
+        self._waiting: dict[str, list[tuple[list[Item], asyncio.Future[Answer]]]] = {}  # by instance
+
+    async def put(self, instance: str, items: list[Item]) -> Answer:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.get(instance)
+        if waiting is not None:
+            waiting.append((items, answer))
+        else:
+            self._waiting[instance] = [(items, answer)]
+            self._tasks.spawn(self._send_waiting(instance), "chat-push")
+        return await answer
+
+    async def _send_waiting(self, instance: str) -> None:
+        try:
+            while taken := self._waiting[instance]:
+                self._waiting[instance] = []
+                await self._send_together(instance, taken)
+        finally:
+            for _, answer in self._waiting.pop(instance):
+                answer.cancel()
+
+    async def _send_together(self, instance: str, taken: "list[tuple[list[Item], asyncio.Future[Answer]]]") -> None:
+        try:
+            sent = await self._send(instance, [one for items, _ in taken for one in items])
+        except Exception as error:
+            for _, answer in taken:
+                if not answer.done():
+                    answer.set_exception(error)
+        except BaseException:
+            for _, answer in taken:
+                answer.cancel()
+            raise
+        else:
+            for _, answer in taken:
+                if not answer.done():
+                    answer.set_result(sent)
 
 
 class ResendNotBegun(StoreError):
@@ -96,7 +142,8 @@ class Delivery:
         self._redis_answers = True  # when it was last asked where a user is
         self._pending_notices: deque[SenderNotice] = deque(maxlen=MAX_PENDING_NOTICES)
         self._tasks = tasks
-        self._waiting: dict[str, list[Waiting]] = {}  # by instance: what follows the entry that is on its way
+        self._pushes = Together[MessagePush, set[int]](self._push_remote, tasks)
+        self._notices = Together[SenderNotice, None](self._notify_remote, tasks)
         self._asking: dict[str, asyncio.Lock] = {}  # by instance: one resend request at a time
 
     async def owners(self, receivers: Iterable[int]) -> dict[int, str]:
@@ -149,37 +196,8 @@ class Delivery:
             else:
                 unreached.add(one.id)
         for instance, theirs in remote.items():
-            unreached |= await self._in_turn(instance, theirs)
+            unreached |= await self._pushes.put(instance, theirs) & {one.id for one in theirs}
         return unreached
-
-    async def _in_turn(self, instance: str, pushes: list[MessagePush]) -> set[int]:
-        """Pushes that come while an entry is on its way to this inbox share the next one, in their order."""
-        answer: asyncio.Future[set[int]] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.get(instance)
-        if waiting is not None:
-            waiting.append((pushes, answer))
-            return await answer
-        self._waiting[instance] = [(pushes, answer)]
-        self._tasks.spawn(self._push_waiting(instance), "chat-push")
-        return await answer
-
-    async def _push_waiting(self, instance: str) -> None:
-        try:
-            while taken := self._waiting[instance]:
-                self._waiting[instance] = []
-                await self._push_together(instance, taken)
-        finally:
-            del self._waiting[instance]
-
-    async def _push_together(self, instance: str, taken: list[Waiting]) -> None:
-        unreached: set[int] | None = None
-        try:
-            unreached = await self._push_remote(instance, [one for pushes, _ in taken for one in pushes])
-        finally:
-            for pushes, answer in taken:
-                ids = {one.id for one in pushes}
-                if not answer.done():
-                    answer.set_result(ids if unreached is None else unreached & ids)
 
     async def _push_remote(self, instance: str, pushes: list[MessagePush]) -> set[int]:
         left = list(pushes)
@@ -325,7 +343,7 @@ class Delivery:
             elif not known or (connection and self.local.admitting(int(connection))):
                 self._pending_notices.append(one)
         for instance, theirs in remote.items():
-            await self._notify_remote(instance, theirs)
+            await self._notices.put(instance, theirs)
 
     async def _notify_remote(self, instance: str, notices: list[SenderNotice]) -> None:
         for part in _parts(notices):
@@ -363,9 +381,6 @@ class Delivery:
         if verdict is not PushReply.OK:
             self.metrics.chat_deliver_fail.inc()
         return verdict, id
-
-
-Item = TypeVar("Item", MessagePush, SenderNotice)
 
 
 def _parts(all: Sequence[Item]) -> Iterator[list[Item]]:

@@ -1,7 +1,10 @@
 """Receipts of receivers: gathered, written together, and passed on to the senders.
 
-    receipt ─▶ gathered for GATHER_S ─▶ SQL ─▶ the sender gets the highest
-                                        └ no such row yet: parked in Redis, and SQL is asked once more
+    receipt ─▶ gathered ─▶ SQL ─▶ the sender gets the highest
+                            └ no such row yet: parked in Redis, and SQL is asked once more
+
+Receipts are written half an interval after the save stages read, those that came before that read: the rows of early
+pushes are there by then. So few are parked, unless the database is slow.
 
 The save stage reads the parked receipts after its commit; whichever of the two comes second finds both and applies
 them. A parked receipt stays in Redis until SQL has it: if this instance dies meanwhile, it is found with the receiver's
@@ -11,9 +14,10 @@ Undelivered messages are looked up for users that connect, and resent to connect
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Literal
 
@@ -21,6 +25,7 @@ import structlog
 
 from dragoman.archive import Applied, Archive, ArchiveError, Receipt, Status, Stored
 from dragoman.domain.chat.message_ids import made_by_us
+from dragoman.domain.chat.shards import EARLY_READ_INTERVAL_S, next_read
 from dragoman.protocol import chat as wire
 from dragoman.protocol.chat import AckType, Frame, Reason
 from dragoman.services.chat.delivery import Delivery, SenderNotice
@@ -33,7 +38,6 @@ from dragoman.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
-GATHER_S = 0.1
 BATCH = 512
 MAX_WAITING = 100_000
 RETRY_S = 0.5
@@ -49,13 +53,14 @@ class _Received:
 
     receipt: Receipt
     user: ChatUser | None
+    at: float = 0.0  # monotonic; 0: its row is there, or was awaited before
 
 
 class Receipts:
     def __init__(self, archive: Archive, users: Users, delivery: Delivery, metrics: Metrics, tasks: Tasks) -> None:
         self._archive, self._users, self._delivery, self._tasks = archive, users, delivery, tasks
         self._metrics = metrics
-        self._waiting: list[_Received] = []
+        self._waiting: deque[_Received] = deque()  # by `at`
         self._unparked: list[_Received] = []  # there is no row yet, and Redis could not park them
         self._working = False
 
@@ -79,18 +84,34 @@ class Receipts:
         elif (
             len(self._waiting) + len(self._unparked) < MAX_WAITING
         ):  # else it is not taken, and the message comes again
-            self._add(_Received(Receipt(user.id, _STATUS[kind], user.inbound.acknowledge(id)), user))
+            self._add(_Received(Receipt(user.id, _STATUS[kind], user.inbound.acknowledge(id)), user, monotonic()))
 
     async def apply_early(self, user: int, ids: Sequence[int] | None = None) -> set[int]:
         """Apply parked receipts of rows that have just been written, or all; returns the ids of their messages."""
         found = await self._users.early(user, ids)
+        self._add_early(user, found)
+        return {id for id, _ in found}
+
+    async def apply_early_of(self, ids: Mapping[int, Sequence[int]]) -> set[int]:
+        """The same for many users, by user."""
+        found = await asyncio.gather(*(self._users.asking_early(user, theirs) for user, theirs in ids.items()))
+        applied = set[int]()
+        for (user, theirs), statuses in zip(ids.items(), found, strict=True):
+            early = [(id, int(status)) for id, status in zip(theirs, statuses, strict=True) if status is not None]
+            self._add_early(user, early)
+            applied.update(id for id, _ in early)
+        return applied
+
+    def _add_early(self, user: int, found: Sequence[tuple[int, int]]) -> None:
         for id, status in found:
             raised: Raised = Status.READ if status == Status.READ else Status.DELIVERED
             self._add(_Received(Receipt(user, raised, (id,)), None))
-        return {id for id, _ in found}
 
     def _add(self, received: _Received) -> None:
-        self._waiting.append(received)
+        if received.at:
+            self._waiting.append(received)
+        else:
+            self._waiting.appendleft(received)
         if not self._working:
             self._working = True
             self._tasks.spawn(self._work(), "chat-receipts")
@@ -99,17 +120,23 @@ class Receipts:
 
     async def _work(self) -> None:
         try:
-            await asyncio.sleep(GATHER_S)
             while self._waiting or self._unparked:
                 if not self._waiting:
                     await asyncio.sleep(RETRY_S)
-                    self._waiting, self._unparked = [*self._unparked, *self._waiting], []
-                batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
-                await self._apply(batch)
-                if len(self._waiting) < BATCH:
-                    await asyncio.sleep(GATHER_S)
+                    unparked, self._unparked = self._unparked, []
+                    self._waiting.extendleft(replace(one, at=0.0) for one in reversed(unparked))
+                read_at = next_read(monotonic())
+                await asyncio.sleep(max(read_at + EARLY_READ_INTERVAL_S / 2 - monotonic(), 0.0))
+                while batch := self._take(read_at):
+                    await self._apply(batch)
         finally:
             self._working = False
+
+    def _take(self, until: float) -> list[_Received]:
+        batch = list[_Received]()
+        while self._waiting and self._waiting[0].at <= until and len(batch) < BATCH:
+            batch.append(self._waiting.popleft())
+        return batch
 
     async def _apply(self, batch: list[_Received]) -> None:
         applied = await self._write([received.receipt for received in batch])

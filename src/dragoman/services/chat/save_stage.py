@@ -370,8 +370,7 @@ class SaveStage:
         for entry, _ in saved:
             if entry.mode == Path.DELIVER_FIRST:
                 by_user.setdefault(entry.to, []).append(entry.id)
-        found = await asyncio.gather(*(self._receipts.apply_early(user, ids) for user, ids in by_user.items()))
-        return set().union(*found)
+        return await self._receipts.apply_early_of(by_user) if by_user else set()
 
     async def _acknowledge(self, lease: ShardLease, rows: list[SavedEntry]) -> None:
         """Redis deletes the entries. A sender that sent a message again since it was notified is notified again first:

@@ -94,8 +94,12 @@ class Users:
         if ids is None:
             flat = await self.redis.call("HGETALL", key)
             return [(int(id), int(status)) for id, status in zip(flat[::2], flat[1::2], strict=True)]
-        found = await self.redis.call("HMGET", key, *ids) if ids else []
+        found = await self.asking_early(user, ids) if ids else []
         return [(id, int(status)) for id, status in zip(ids, found, strict=True) if status is not None]
+
+    def asking_early(self, user: int, ids: Sequence[int]) -> "asyncio.Future[list[bytes | None]]":
+        """Their status by id, or None; on its way when this returns."""
+        return self.redis.call("HMGET", self.keys.early(user), *ids)
 
     async def drop_early(self, user: int, written: Sequence[tuple[int, int]]) -> None:
         flat = [part for pair in written for part in pair]

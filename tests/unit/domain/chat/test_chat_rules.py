@@ -17,6 +17,7 @@ from dragoman.domain.chat.shards import (
     READ_BURST,
     READ_INTERVAL_S,
     ReadThrottle,
+    next_read,
 )
 from dragoman.domain.chat.switches import REST_S, Gate
 from dragoman.protocol.chat import Frame, Reason
@@ -166,6 +167,15 @@ def test_messages_that_were_pushed_early_are_read_less_often() -> None:
     pace = ReadThrottle()
     pauses(0.0, 100, pace)
     assert pace.pause(100.0, 100.0, EARLY_READ_INTERVAL_S) == pytest.approx(EARLY_READ_INTERVAL_S)
+
+
+def test_all_shards_and_all_processes_know_the_moments_of_the_reads() -> None:
+    pace = ReadThrottle()
+    pauses(0.0, 100, pace)
+    now = 100.0 + 1.4 * EARLY_READ_INTERVAL_S
+    assert now + pace.pause(now, now, EARLY_READ_INTERVAL_S) == pytest.approx(
+        next_read(now + EARLY_READ_INTERVAL_S / 2)
+    )
 
 
 def test_after_a_rush_it_is_forgotten_at_once_however_long_it_was() -> None:

@@ -103,6 +103,14 @@ async def test_push_in_line_to_a_local_receiver_goes_through_the_inbox_while_red
     assert env.arrived == [[10]]
 
 
+async def test_notices_of_several_shards_at_the_same_moment_share_an_inbox_entry() -> None:
+    env = Env()
+    await asyncio.gather(*(env.delivery.notify([SenderNotice(user, b"{}", id)]) for user, id in ((2, 10), (3, 11))))
+    assert [[one.ended for one in entry.notices] for entry in env.boxes.got if isinstance(entry, ChatNotices)] == [
+        [10, 11]
+    ]
+
+
 async def test_receiver_gets_a_resend_before_the_next_push_after_redis_was_lost() -> None:
     env = Env()
     env.boxes.answer = None
