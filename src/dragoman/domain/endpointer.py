@@ -4,8 +4,9 @@
 
 A detector says of each frame whether it is speech; everything here is counted in bytes of audio, so a stream that
 arrives late or in bursts is cut at the same places. An utterance keeps LEAD_MS before its start, because a detector
-hears the beginning of a word late. In a turn that continues, the first frame of speech is a start: it may be the rest
-of a word.
+hears the beginning of a word late. It also hears the end of a word late: the first frame without speech says since when
+there was none, and silence counts from there. In a turn that continues, the first frame of speech is a start: it may be
+the rest of a word.
 """
 
 from collections import deque
@@ -25,6 +26,7 @@ STEP_MS = 20
 class Frame(NamedTuple):
     speech: bool
     size: int  # in bytes
+    late: int = 0  # of a frame without speech: so many bytes before it were none either, and were called speech
 
 
 class Endpoint(Enum):
@@ -40,7 +42,7 @@ class Endpointer:
         self.in_turn = False  # a turn continues; in speech or not
         self._rate, self._silence_ms = sample_rate, silence_ms
         self._run = 0  # bytes of speech since the last frame without
-        self._quiet = 0  # bytes since the last frame of speech
+        self._quiet = 0  # bytes since the end of speech
         self._frames: deque[Frame] = deque()  # the last LOOK_BACK_MS
         self._frames_size = 0
 
@@ -49,7 +51,7 @@ class Endpointer:
         with this frame; if no utterance is open, only the turn ends. The caller calls `ended` then."""
         self._remember(frame)
         self._run = self._run + frame.size if frame.speech else 0
-        self._quiet = 0 if frame.speech else self._quiet + frame.size
+        self._quiet = 0 if frame.speech else self._quiet + frame.size + frame.late
         if not self.speaking and frame.speech and (self.in_turn or self._run >= self.bytes(START_MS)):
             self.speaking = True
             return Endpoint.START

@@ -125,13 +125,16 @@ def check(recorded: Recorded) -> None:
 
 
 @pytest.mark.parametrize("rate", [8000, 16_000, 22_050, 48_000])
-def test_every_longer_pause_is_found_at_every_sample_rate(rate: int) -> None:
+def test_every_longer_pause_is_found_at_every_sample_rate_and_ends_the_utterance_in_time(rate: int) -> None:
     recorded = conversation(rate, ["en", "es"])
     check(recorded)
     begins = [begin for begin, _ in recorded.speech]
-    for first, _, cut in recorded.cuts():
+    for first, last, cut in recorded.cuts():
         assert cut.reason in (Reason.TIMEOUT, Reason.CLOSE)
         assert any(first <= begin + 0.06 * rate and begin - first <= 0.35 * rate for begin in begins)
+        if cut.reason is Reason.TIMEOUT:
+            said_until = max(end for begin, end in recorded.speech if begin < last)
+            assert 0 <= (last - said_until) / rate - SILENCE_MS / 1000 <= 0.045  # one frame has 32 ms
 
 
 @pytest.mark.parametrize("kind", ["white", "dark"])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.domain.endpointer import LEAD_MS, START_MS, Endpointer, Frame, quietest
+from dragoman.domain.endpointer import LEAD_MS, START_MS, Endpoint, Endpointer, Frame, quietest
 from dragoman.domain.segmenter import (
     AudioMark,
     Cut,
@@ -115,6 +115,15 @@ def test_utterance_keeps_a_little_silence_before_it_and_ends_after_half_a_second
     assert speaker.places() == [(1000 - LEAD_MS, 1600 + SILENCE_MS, "timeout")]
     (cut, _) = speaker.cuts[0]
     assert (cut.index, cut.begins_turn, cut.ends_turn, cut.duration_ms) == (0, True, True, 1300)
+
+
+def test_silence_counts_from_the_end_of_speech_though_the_detector_hears_it_late() -> None:
+    endpointer, size = Endpointer(RATE, SILENCE_MS), FRAME_MS * MS
+    for _ in range(START_MS // FRAME_MS):
+        endpointer.frame(Frame(True, size))
+    assert endpointer.frame(Frame(False, size, late=2 * size)) is None
+    ends = [endpointer.frame(Frame(False, size)) for _ in range(SILENCE_MS // FRAME_MS - 3)]
+    assert ends == [None] * (len(ends) - 1) + [Endpoint.END]
 
 
 def test_pause_shorter_than_the_setting_ends_nothing_and_a_longer_one_begins_a_turn() -> None:

@@ -7,7 +7,8 @@ The voice detector is fast-vad. It costs less than 1 ms of CPU for a second of a
 arrives. It takes frames of 32 ms at 8 or 16 kHz. Audio at another rate is resampled to nearly 16 kHz by repeating and
 leaving out samples: too coarse to listen to, good enough to hear whether someone speaks. It finds pauses in noise best
 in audio of usual loudness, so quiet audio is made louder and loud audio quieter, as the loudest of the last seconds
-needs it.
+needs it. It hears the end of speech up to two frames late, so what it called speech last is compared with the first
+frame that it does not: the steps that are hardly louder were silence already. In loud noise nobody can tell.
 """
 
 from itertools import product
@@ -201,16 +202,21 @@ GAINS = 0.5, 10.0
 # The detector takes what it hears first for the noise of the place: rightly in noise, wrongly if someone speaks at
 # once. So for its first two seconds a second detector decides, which has heard a quiet second before.
 QUIET, QUIET_FRAMES, FIRST_FRAMES = 0.003, 32, 63
+LATE_FRAMES = 2  # how late it hears the end of speech
+STEPS = 4  # of a frame
+HARDLY, FAINT = 1.5, 0.004  # louder than silence; loudness that is silence in any case
+NOISE = USUAL / 10  # from this loudness on, weak speech and what is called silence are alike
 
 
 class VoiceDetector:
-    __slots__ = ("_at_first", "_first_frames", "_loudest", "_repeat", "_rest", "_size", "_step", "_vad")
+    __slots__ = ("_at_first", "_first_frames", "_loudest", "_repeat", "_rest", "_said", "_size", "_step", "_vad")
 
     def __init__(self, sample_rate: int) -> None:
         rate, self._repeat, self._step = _resampling(sample_rate)
         self._vad = VadStateful.with_config(rate, THRESHOLD, 0, 0, 0)
         self._size = self._vad.frame_size * self._step // self._repeat * 2
         self._rest = b""
+        self._said: list[NDArray[numpy.float32]] = []  # the frames of speech before this one, LATE_FRAMES at most
         self._loudest = FIRST
         self._at_first: VadStateful | None = VadStateful.with_config(rate, THRESHOLD, 0, 0, 0)
         self._first_frames = FIRST_FRAMES
@@ -229,7 +235,27 @@ class VoiceDetector:
         if self._repeat > 1:
             samples = samples.repeat(self._repeat)
         frames = samples[:: self._step].astype(numpy.float32).reshape(-1, self._vad.frame_size)
-        return [Frame(self._is_speech(frame), self._size) for frame in frames]
+        return [self._heard(frame) for frame in frames]
+
+    def _heard(self, frame: NDArray[numpy.float32]) -> Frame:
+        if self._is_speech(frame):
+            del self._said[: 1 - LATE_FRAMES]
+            self._said.append(frame)
+            return Frame(True, self._size)
+        late = self._late(frame) if self._said else 0
+        return Frame(False, self._size, late)
+
+    def _late(self, frame: NDArray[numpy.float32]) -> int:
+        """How many bytes before this frame, the first without speech, were silence as well."""
+        said = numpy.concatenate(self._said).reshape(-1, len(frame) // STEPS)
+        self._said.clear()
+        power = frame.dot(frame) / len(frame)
+        if power > NOISE**2:
+            return 0
+        silence = max(HARDLY**2 * power, FAINT**2)
+        loud = numpy.flatnonzero(numpy.einsum("ij,ij->i", said, said) > silence * said.shape[1])
+        steps = len(said) - 1 - int(loud[-1]) if len(loud) else len(said)
+        return steps * self._size // STEPS // 2 * 2
 
     def _is_speech(self, frame: NDArray[numpy.float32]) -> bool:
         """`frame`: samples of pcm16; the detector takes those of 1 as the loudest."""
