@@ -300,11 +300,11 @@ async def send_all(
     speech: Speech, to: "Session | Room", *, fast: bool, sent: Callable[[int], object] = lambda spoken_ms: None
 ) -> None:
     """Send live audio, in real time unless `fast`; each part ends with a cut."""
-    from dragoman.client.recording import CHUNK_MS, MAX_CHUNK_BYTES
+    from dragoman.client.recording import CHUNK_MS, LIVE_CHUNK_MS, MAX_CHUNK_BYTES
     from dragoman.protocol.audio import duration_ms
 
     began, spoken_ms = time.monotonic(), 0
-    for part in speech.pieces(CHUNK_MS, MAX_CHUNK_BYTES):
+    for part in speech.pieces(CHUNK_MS if fast else LIVE_CHUNK_MS, MAX_CHUNK_BYTES):
         async for piece in part:
             spoken_ms += duration_ms(speech.format, piece, speech.sample_rate)
             if not fast:

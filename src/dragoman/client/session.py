@@ -18,7 +18,7 @@ import msgspec
 from dragoman import __version__
 from dragoman.client.events import Event, EventQueue, Failed, Rejected, Result, SessionError
 from dragoman.client.pacing import Throttle
-from dragoman.client.recording import Recording, split
+from dragoman.client.recording import CHUNK_MS, LIVE_CHUNK_MS, Recording, split
 from dragoman.client.session_connection import OnLost, SessionConnection, Timing, unix_ms
 from dragoman.client.session_state import UtteranceOptions
 from dragoman.connection import ClientWebSocket, Connector
@@ -270,7 +270,7 @@ class Session:
         if isinstance(source, Recording):
             await self._use_format(source.format, source.sample_rate)
         began, spoken_ms = time.monotonic(), 0
-        async for chunk in _each(source):
+        async for chunk in _each(source, CHUNK_MS if fast else LIVE_CHUNK_MS):
             state = self._connection.state
             spoken_ms += audio.duration_ms(state.format, chunk, state.sample_rate)
             if not fast:
@@ -366,10 +366,10 @@ def _vad(wanted: bool, audio_format: str) -> str | None:
     return VAD_SERVER if wanted and audio_format == audio.PCM16 else None
 
 
-async def _each(source: Recording | Chunks) -> AsyncIterator[bytes]:
+async def _each(source: Recording | Chunks, piece_ms: int) -> AsyncIterator[bytes]:
     if isinstance(source, AsyncIterable):
         async for chunk in source:
             yield chunk
     else:
-        for chunk in source.chunks() if isinstance(source, Recording) else source:
+        for chunk in source.chunks(piece_ms) if isinstance(source, Recording) else source:
             yield chunk

@@ -21,7 +21,7 @@ from dragoman.client import (
     Unreachable,
     UnsupportedAudio,
 )
-from dragoman.protocol.audio import decode_base64
+from dragoman.protocol.audio import decode_base64, opus_packets
 from dragoman.protocol.codes import BadAudio
 from dragoman.protocol.session import (
     AsrPartial,
@@ -219,6 +219,16 @@ async def test_a_recording_is_spoken_at_the_pace_of_speech(session: Session, ser
     assert loop.time() - began >= 0.23
     await session.speak([run_of(400)] * 3, fast=True)
     assert loop.time() - began < 10
+
+
+async def test_recording_is_sent_in_shorter_pieces_at_the_pace_of_speech(session: Session, server: FakeServer) -> None:
+    recording = Recording("opus", 16_000, run_of(20))
+    for fast, packets in ((False, [5, 5, 5, 5]), (True, [13, 7])):
+        server.received.clear()
+        await session.speak(recording, fast=fast)
+        await session.wait_answered()
+        sent = [one.payload for one in server.received if isinstance(one, AudioChunk) and one.payload]
+        assert [count for payload in sent if (count := opus_packets(decode_base64(payload)))] == packets
 
 
 async def test_playback_marks_are_sent_for_results_that_have_a_group(session: Session, server: FakeServer) -> None:
