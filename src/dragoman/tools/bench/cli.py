@@ -263,7 +263,7 @@ def _numbers(name: str, text: str, least: int, most: int) -> tuple[int, ...]:
 @app.command()
 def rooms(
     ctx: typer.Context,
-    text: Annotated[bool, typer.Option("--text", help="Typed captions; required, speech is not measured yet.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Captions are written instead of spoken.")] = False,
     seconds: LongSeconds = None,
     readers: Annotated[int, typer.Option(min=16, max=5_000, help="Readers of the room.")] = 1000,
     rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Captions per second.")] = 2.0,
@@ -277,8 +277,6 @@ def rooms(
     """Captions of a room with a thousand readers on two instances, beside socket.io and NATS."""
     from dragoman.tools.bench import rooms as bench_rooms
 
-    if not text:
-        raise Failure("Add --text: only typed captions can be measured.", USAGE)
     chosen = bench_rooms.Settings(
         readers=readers,
         rate=rate,
@@ -286,6 +284,7 @@ def rooms(
         rounds=QUICK_ROUNDS if quick else ROOM_ROUNDS,
         peers=peers,
         max=most,
+        text=text,
     )
     _run(ctx, bench_rooms, chosen, json)
 

@@ -1,7 +1,9 @@
-"""`dragoman bench rooms`: one writer, eight languages, a thousand readers on two instances, beside socket.io and NATS.
+"""`dragoman bench rooms`: one speaker, eight languages, a thousand readers on two instances, beside socket.io and NATS.
 
-    write   the writer sends a sentence          assign   a text node has the job of one language
-    result  the node sends the translation       last     the last reader of all languages has it
+    write   speech ends; or with --text, the writer sends a sentence
+    heard   a node has the utterance             recognised   it sends the sentence
+    assign  a text node has the job of one language
+    result  the node sends the translation       last         the last reader of all languages has it
 
 Each round measures every system once, at the same rate, with the same messages to as many sockets; a ratio is the
 median of the rounds' ratios, with the smallest and the largest. A *delivery* is one message on one reader's socket. Its
@@ -32,7 +34,18 @@ from dragoman.instance.process import raise_file_limit
 from dragoman.store.link import Address
 from dragoman.tools.bench.environment import UNLIMITED, Servers, environment, running
 from dragoman.tools.bench.measure import Case, Quantities, in_turns, percentile
-from dragoman.tools.bench.rooms_load import KINDS, LANGUAGES, NODES, WORK_S, original, translation
+from dragoman.tools.bench.rooms_load import (
+    ASR_S,
+    KINDS,
+    LANGUAGES,
+    NODES,
+    RECOGNISERS,
+    SPOKEN,
+    WORK_S,
+    WRITTEN,
+    original,
+    translation,
+)
 from dragoman.tools.bench.rooms_peers import INSTALLERS, NATS, NPM_PACKAGES, peer
 from dragoman.tools.processes import CannotRun, LoadProcess, cpu_s
 from dragoman.tools.report import OnStep, Report, described, figure_rows, number, table
@@ -59,6 +72,7 @@ class Settings:
     rounds: int = 5
     peers: bool = True
     max: bool = True
+    text: bool = False  # captions are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +95,13 @@ def steps(settings: Settings) -> int:
 def run(settings: Settings, binary: ServerBinary, on_step: OnStep) -> Report:
     if not raise_file_limit(settings.readers + SPARE_FILES):
         raise CannotRun(f"{settings.readers:,} readers take more open files than the system allows (ulimit -Hn).")
-    about = {"languages": LANGUAGES, "nodes": NODES, "node_ms": WORK_S * 1e3, "instances": INSTANCES}
+    about = {
+        "languages": LANGUAGES,
+        "nodes": NODES,
+        "node_ms": WORK_S * 1e3,
+        "instances": INSTANCES,
+        "asr_ms": ASR_S * 1e3,
+    }
     sizes = {"original_bytes": len(original(1)), "translation_bytes": len(translation(1, LANGUAGES[0]))}
     peers = {**NPM_PACKAGES, "nats-server": NATS} if settings.peers else {}
     report = Report(described(settings, redis=str(binary), **about, **sizes, peers=peers))
@@ -171,6 +191,7 @@ class Audience:
     pids: Sequence[int]
     writer: LoadProcess
     readers: Sequence[LoadProcess]
+    text: bool
     joined: Quantities = field(default_factory=dict)
     _next: int = 0
 
@@ -198,6 +219,7 @@ class Audience:
         before, began = self._cpu_s(), monotonic()
         timeline = await self.run(captions, rate)
         took_s = monotonic() - began
+        jobs = {} if self.text else {"recognize_jobs_per_utterance": timeline.written["recognise_jobs"] / captions}
         cpu, redis_cpu = (new - old for old, new in zip(before, self._cpu_s(), strict=True))
         if timeline.late_s() > LATE_S:
             raise NotSustained("messages arrived late")
@@ -208,6 +230,7 @@ class Audience:
             "redis_commands_per_caption": commands / captions,
             "idle_redis_commands_per_s": idle_commands,
             "deliveries": float(timeline.deliveries),
+            **jobs,
             **timeline.quantities(),
         }
 
@@ -240,7 +263,8 @@ class Audience:
 @asynccontextmanager
 async def audience(name: str, bench: Bench) -> AsyncIterator[Audience]:
     """The servers of one system, and its readers in their room."""
-    settings = {**UNLIMITED, "rooms.captions_per_minute": 0}
+    settings = {**UNLIMITED, "rooms.captions_per_minute": 0, "rooms.audio_seconds_per_minute": 0}
+    text = bench.settings.text
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-bench-")))
         count = 1 + READER_PROCESSES
@@ -249,23 +273,24 @@ async def audience(name: str, bench: Bench) -> AsyncIterator[Audience]:
         if name == "dragoman":
             async with environment(bench.servers, INSTANCES, (), settings=settings) as one:
                 pids = [instance.pid for instance in one.instances]
-                room = await _open(name, one.urls, Audience(bench.servers, pids, writer, readers), bench.settings)
+                room = await _open(name, one.urls, Audience(bench.servers, pids, writer, readers, text), bench.settings)
                 for instance in one.instances:
-                    await instance.wait_for_nodes(NODES)
+                    await instance.wait_for_nodes(NODES if text else NODES + RECOGNISERS)
                 yield room
         else:
             async with peer(name, bench.servers) as other:
                 yield await _open(
-                    name, other.urls, Audience(bench.servers, other.pids, writer, readers), bench.settings
+                    name, other.urls, Audience(bench.servers, other.pids, writer, readers, text), bench.settings
                 )
 
 
 async def _open(name: str, urls: list[str], room: Audience, settings: Settings) -> Audience:
-    opened = await room.writer.call("open_writer", OPEN_TIMEOUT_S, system=name, urls=urls)
+    system = name if name != "dragoman" else WRITTEN if settings.text else SPOKEN
+    opened = await room.writer.call("open_writer", OPEN_TIMEOUT_S, system=system, urls=urls)
     shares = [settings.readers // READER_PROCESSES] * READER_PROCESSES
     shares[0] += settings.readers % READER_PROCESSES
     for at, one in enumerate(room.readers):
-        await one.call("open", OPEN_TIMEOUT_S, system=name, urls=urls, first=sum(shares[:at]), count=shares[at])
+        await one.call("open", OPEN_TIMEOUT_S, system=system, urls=urls, first=sum(shares[:at]), count=shares[at])
     if name != "dragoman":
         await _join(room, "")
         return room
@@ -326,19 +351,22 @@ class Timeline:
         return max(self._over_processes("last", max)) - float(max(self.written["sent"]))
 
     def quantities(self) -> Quantities:
-        written, assigned, sent = (self.written[name] for name in ("written", "assigned", "sent"))
+        written, heard, recognised = (self.written[name] for name in ("written", "heard", "recognised"))
+        assigned, sent = self.written["assigned"], self.written["sent"]
         first, last = self._over_processes("first", min), self._over_processes("last", max)
-        stages: dict[str, list[float]] = {"original_last": [], "last_reader": []}
+        stages: dict[str, list[float]] = {"heard": [], "original_last": [], "last_reader": []}
         by_language: dict[str, list[float]] = {"assign": [], "result_to_first": [], "translation": []}
         for at, when in enumerate(written):
-            stages["original_last"].append(last[at * KINDS] - when)
+            stages["heard"].append(heard[at] - when)
+            stages["original_last"].append(last[at * KINDS] - recognised[at])
+            asr_s = recognised[at] - heard[at]
             kinds = [k for k in range(at * KINDS + 1, (at + 1) * KINDS) if last[k]]  # read by somebody
             stages["last_reader"].append(max(last[k] - sent[k] for k in kinds))
             for k in kinds:
                 by_language["result_to_first"].append(first[k] - sent[k])
                 if assigned[k]:
-                    by_language["assign"].append(assigned[k] - when)
-                    by_language["translation"].append(last[k] - when - (sent[k] - assigned[k]))
+                    by_language["assign"].append(assigned[k] - recognised[at])
+                    by_language["translation"].append(last[k] - when - asr_s - (sent[k] - assigned[k]))
         found: Quantities = {}
         for name, taken in (stages | by_language).items():
             if taken:
@@ -360,7 +388,8 @@ def conclude(report: Report, samples: Mapping[str, Sequence[Quantities]], not_me
     report.settings["not_measured"] = dict(not_measured)
     report.figures = {name.removeprefix("dragoman_"): value for name, value in report.figures.items()}
     report.ratios = ratios(samples)
-    report.tables += [systems_table(report.figures), stages_table(report.figures)]
+    is_text = bool(report.settings.get("text"))
+    report.tables += [systems_table(report.figures), stages_table(report.figures, text=is_text)]
     if report.ratios:
         report.tables.insert(1, ratios_table(report.ratios))
     report.notes += notes(report.figures)
@@ -410,21 +439,30 @@ def _prefix(name: str) -> str:
 
 
 STAGES = {
-    "write → original at the last reader": "original_last",
-    "write → job at the text node": "assign",
+    "end of speech → job at the recogniser": "heard",
+    "recognised → original at the last reader": "original_last",
+    "recognised → job at the text node": "assign",
     "result → translation at its first reader": "result_to_first",
     "result → translations at the last reader": "last_reader",
-    "write → translation at its last reader, without the node": "translation",
+    "end of speech → translation at its last reader, without the nodes": "translation",
 }
 
 
-def stages_table(figures: Figures) -> Table:
-    rows = figure_rows(figures, {title: f"{name}_" for title, name in STAGES.items()}, ("p50_ms", "p99_ms"))
+def stages_table(figures: Figures, *, text: bool) -> Table:
+    """A written caption is recognised when it is written."""
+    named = {
+        title.replace("recognised", "write").replace("end of speech", "write") if text else title: name
+        for title, name in STAGES.items()
+        if not (text and name == "heard")
+    }
+    rows = figure_rows(figures, {title: f"{name}_" for title, name in named.items()}, ("p50_ms", "p99_ms"))
     return table("Dragoman, by stage", ["", "p50 ms", "p99 ms"], rows)
 
 
 def notes(figures: Figures) -> list[str]:
+    jobs = figures.get("recognize_jobs_per_utterance")
     return [
+        *([f"{number(jobs)} recognise jobs per utterance; target 1.00."] if jobs is not None else []),
         f"A caption takes {number(figures.get('redis_commands_per_caption'))} Redis commands, "
         f"{number(figures.get('redis_calls_per_caption'))} of them calls of instances; the others run inside scripts.",
         f"All readers joined within {number(figures.get('join_s'))} s, with "

@@ -1,9 +1,11 @@
 """The clients of `dragoman bench rooms`: readers, and in another process the writer and the text nodes.
 
-    Dragoman     writer ─▶ instance ─▶ text node, which waits WORK_S ─▶ instance ─▶ readers
+    Dragoman     speaker ─▶ instance ─▶ recogniser, which waits ASR_S ─▶ instance ─┐
+                 writer ─▶ instance ─────────────────▶ text node, which waits WORK_S ─▶ instance ─▶ readers
     socket.io    publisher ─▶ server: the original, and WORK_S later every translation ─▶ readers
     NATS         the same
 
+A speaker says a caption in one chunk, which its client cuts; the recogniser answers with the sentence of its number.
 The publisher sends the messages that Dragoman sends to its members, made by the same codec. A caption is found in a
 message by its number; readers note when the first and the last of them got it. Clocks are those of one machine.
 """
@@ -15,6 +17,7 @@ from time import monotonic
 from typing import Any
 
 import msgspec
+import pybase64
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 from dragoman.node import Capabilities
@@ -25,8 +28,10 @@ from dragoman.tools.processes import Command, open_all, serve, until
 
 LANGUAGES = ("es", "de", "fr", "it", "pt", "nl", "pl", "sv")
 KINDS = 1 + len(LANGUAGES)  # of an arrival: the original, and a translation into each language
+ASR_S = 0.1  # of the recogniser
+SPOKEN_MS, RATE = 600, 16_000
 WORK_S = 0.05  # of a text node, and between the original and its translations at the peers
-NODES, SLOTS = 4, 256
+NODES, RECOGNISERS, SLOTS = 4, 2, 256
 OPENING = 32
 OPEN_TIMEOUT_S = 60.0
 READ_BUFFER_BYTES = 4096
@@ -37,13 +42,22 @@ SESSION, ROOM = f"s-{'0' * 22}", "0" * 32  # as long as the real ones
 ORIGINALS = "originals"
 
 _TEXT, _BINARY = WSMsgType.TEXT, WSMsgType.BINARY
-_MARK, _TRANSLATION = b":tm", b'"caption_translation"'
-_INIT = b'{"type":"session_init","client_version":"bench","platform":"web","src_lang":"en","tgt_lang":"es"}'
+_WRITTEN, _SPOKEN = b":tm", b":u"  # before the number, in the id of a caption
+_TRANSLATION = b'"caption_translation"'
+_INIT = (
+    b'{"type":"session_init","client_version":"bench","platform":"web","src_lang":"en","tgt_lang":"es",'
+    b'"audio_format":"pcm16","sample_rate":16000}'
+)
 _CREATE = b'{"type":"room_create","display_name":"Writer","speaks":"en","hears":"en","voice":false}'
 _JOIN = b'{"type":"room_join","room_id":"%b","display_name":"Reader","speaks":"%b","hears":"%b","voice":false}'
 _WRITE = b'{"type":"room_text","text":"%b","client_msg_id":"m%d"}'
+_SAY = (
+    b'{"type":"audio_chunk","session_id":"%b","seq":%d,"is_final":true,"payload":"'
+    + pybase64.b64encode(bytes((0, 16, 0, 240)) * (SPOKEN_MS * RATE // 2000))  # a tone, louder than silence
+    + b'"}'
+)
 _RESULT = (
-    b'{"type":"job_result",' + JOB + b',"utterance_index":0,"success":true,"text_asr":"","text_translated":"%b",'
+    b'{"type":"job_result",' + JOB + b',"utterance_index":%d,"success":true,"text_asr":"%b","text_translated":"%b",'
     b'"tts_audio":"","tts_format":"pcm16","processing_time_ms":50.0}'
 )
 _NATS_CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"echo":false,"lang":"bench","version":"1"}\r\n'
@@ -56,12 +70,13 @@ class Client(WSListener):
     """One connection. `opened` when the server has accepted it, `joined` when it receives its captions."""
 
     path = "/ws/session"
+    mark = _WRITTEN
 
     def __init__(self, lang: str, on_caption: Callable[[int, int], None] = lambda kind, number: None) -> None:
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[None] = loop.create_future()
         self.joined: asyncio.Future[None] = loop.create_future()
-        self.room = ""
+        self.session = self.room = ""
         self.lang, self._kind, self._on_caption = lang.encode(), 1 + LANGUAGES.index(lang), on_caption
         self.transport: WSTransport
         self.failed = ""
@@ -82,22 +97,23 @@ class Client(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         payload = frame.get_payload_as_bytes()
-        at, begin = payload.find(_MARK), 0
+        at, begin = payload.find(self.mark), 0
         while at >= 0:  # NATS may send several messages in one frame
             end = payload.find(b'"', at)
             kind = self._kind if payload.find(_TRANSLATION, begin, at) >= 0 else 0
-            self._on_caption(kind, int(payload[at + len(_MARK) : end]))
-            begin, at = end, payload.find(_MARK, end)
+            self._on_caption(kind, int(payload[at + len(self.mark) : end]))
+            begin, at = end, payload.find(self.mark, end)
         if not begin and frame.msg_type is not WSMsgType.CLOSE:
             self.receive(payload)
 
     def receive(self, payload: bytes) -> None:
         if payload.startswith(b'{"type":"session_init_ack"'):
+            self.session = msgspec.json.decode(payload)["session_id"]
             self.opened.set_result(None)
         elif payload.startswith(b'{"type":"room_joined"'):
             self.room = msgspec.json.decode(payload)["room_id"]
             self.joined.set_result(None)
-        elif payload.startswith((b'{"type":"error"', b'{"type":"room_error"')):
+        elif payload.startswith((b'{"type":"error"', b'{"type":"room_error"', b'{"type":"caption_lost"')):
             self.fail(payload.decode(errors="replace")[:300])
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
@@ -111,6 +127,10 @@ class Client(WSListener):
 
     def publish(self, channel: str, message: bytes) -> None:
         raise NotImplementedError
+
+
+class SpokenClient(Client):
+    mark = _SPOKEN
 
 
 class SocketIoClient(Client):
@@ -165,7 +185,13 @@ class NatsClient(Client):
         self.transport.send(_BINARY, b"PUB %b %d\r\n%b\r\n" % (channel.encode(), len(message), message))
 
 
-CLIENTS: dict[str, type[Client]] = {"dragoman": Client, "socketio": SocketIoClient, "nats": NatsClient}
+SPOKEN, WRITTEN = "dragoman", "written"  # what Dragoman measures: captions that are spoken, or written
+CLIENTS: dict[str, type[Client]] = {
+    SPOKEN: SpokenClient,
+    WRITTEN: Client,
+    "socketio": SocketIoClient,
+    "nats": NatsClient,
+}
 
 
 # -- readers ---------------------------------------------------------------------------------------
@@ -238,17 +264,21 @@ class Writer:
 
     def _reset(self, first: int, captions: int) -> None:
         self.first_number = first
-        self.written = array("d", bytes(8 * captions))
+        self.recognise_jobs = 0
+        # The cut, the job at the recogniser, its result. A written caption is recognised when it is written.
+        self.written, self.heard, self.recognised = (array("d", bytes(8 * captions)) for _ in range(3))
         self.assigned, self.sent = (array("d", bytes(8 * KINDS * captions)) for _ in range(2))
 
     async def open(self, system: str, urls: list[str]) -> dict[str, Any]:
         """Returns the room. The nodes are spread over `urls`; the writer is at the first."""
         self._system, self._client = system, CLIENTS[system](LANGUAGES[0])
         await self._client.connect(urls[0])
-        if system == "dragoman":
+        if system in (SPOKEN, WRITTEN):
             await self.nodes.add(urls, NODES, lambda number: TextNode(self, number))
             self._client.create()
             await self._client.joined
+        if system == SPOKEN:
+            await self.nodes.add(urls, RECOGNISERS, lambda number: Recogniser(self, number))
         return {"room": self._client.room}
 
     async def write(self, first: int, captions: int, rate: float) -> dict[str, Any]:
@@ -258,13 +288,19 @@ class Writer:
         for at in range(captions):
             await asyncio.sleep(max(start + at / rate - monotonic(), 0))
             self.written[at], number = monotonic(), first + at
-            if self._system == "dragoman":
+            if self._system == SPOKEN:
+                self._client.transport.send(_TEXT, _SAY % (self._client.session.encode(), number))
+                continue
+            self.heard[at] = self.recognised[at] = self.written[at]
+            if self._system == WRITTEN:
                 self._client.transport.send(_TEXT, _WRITE % ((SENTENCE % number).encode(), number))
             else:
                 self._publish(number)
         complete = await until(lambda: self.sent.count(NEVER) <= captions, SETTLE_S)
-        times = {"written": list(self.written), "assigned": list(self.assigned), "sent": list(self.sent)}
-        return times | {"complete": complete, "took_s": monotonic() - start, "failed": self._client.failed}
+        columns = ("written", "heard", "recognised", "assigned", "sent")
+        times = {name: list(getattr(self, name)) for name in columns}
+        ended = {"complete": complete, "took_s": monotonic() - start, "failed": self._client.failed}
+        return times | ended | {"recognise_jobs": self.recognise_jobs}
 
     def index(self, number: int, kind: int) -> int:
         return (number - self.first_number) * KINDS + kind
@@ -292,10 +328,29 @@ class TextNode(SimulatedNode):
         self._writer.assigned[at] = monotonic()
         job = self.accept(transport, message)
         text = translated(message.text, message.tgt_lang).encode()
-        asyncio.get_running_loop().call_later(WORK_S, self._translated, transport, at, _RESULT % (*job, text))
+        asyncio.get_running_loop().call_later(WORK_S, self._translated, transport, at, _RESULT % (*job, 0, b"", text))
 
     def _translated(self, transport: WSTransport, at: int, result: bytes) -> None:
         self._writer.sent[at] = monotonic()
+        transport.send(_TEXT, result)
+
+
+class Recogniser(SimulatedNode):
+    """Hears the sentence of the utterance's number; ASR_S for each."""
+
+    def __init__(self, all: Writer, number: int) -> None:
+        super().__init__(all.nodes, f"asr-{number}", Capabilities(["en"], ["en", "es"], [], SLOTS, "bench"))
+        self._writer = all
+
+    def work(self, transport: WSTransport, message: ToNode) -> None:
+        index, at = message.utterance_index, message.utterance_index - self._writer.first_number
+        self._writer.recognise_jobs += 1
+        self._writer.heard[at] = monotonic()
+        result = _RESULT % (*self.accept(transport, message), index, (SENTENCE % index).encode(), b"")
+        asyncio.get_running_loop().call_later(ASR_S, self._recognised, transport, at, result)
+
+    def _recognised(self, transport: WSTransport, at: int, result: bytes) -> None:
+        self._writer.recognised[at] = monotonic()
         transport.send(_TEXT, result)
 
 

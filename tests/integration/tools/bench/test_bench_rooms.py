@@ -10,7 +10,7 @@ from dragoman.cli.main import run
 from dragoman.tools.bench import rooms_peers
 from dragoman.tools.processes import CannotRun
 
-TINY = ("--text", "--quick", "--seconds", "1", "--readers", "32")
+TINY = ("--quick", "--seconds", "1", "--readers", "32")
 
 
 def measured(tmp_path: Path, *options: str) -> dict[str, Any]:
@@ -20,13 +20,17 @@ def measured(tmp_path: Path, *options: str) -> dict[str, Any]:
     return found
 
 
-def test_every_reader_gets_every_caption_and_the_promised_figures_are_written(tmp_path: Path) -> None:
-    found = measured(tmp_path, "--no-peers", "--no-max")
+@pytest.mark.parametrize("text", [("--text",), ()], ids=["written", "spoken"])
+def test_every_reader_gets_every_caption_and_the_promised_figures_are_written(
+    text: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = measured(tmp_path, "--no-peers", "--no-max", *text)
     figures = found["figures"]
     assert figures["deliveries"] == 2 * 2 * 32  # original and translation, two captions
     assert figures["cpu_us_per_delivery"] > 0
     assert figures["redis_commands_per_caption"] > figures["redis_calls_per_caption"] > 0
     assert figures["assign_p50_ms"] < figures["translation_p50_ms"]
+    assert figures.get("recognize_jobs_per_utterance") == (None if text else 1.0)
     assert found["ratios"] == {}
 
 
@@ -38,19 +42,14 @@ def test_peer_that_cannot_be_installed_is_reported_as_not_measured(
 
     for name in rooms_peers.INSTALLERS:
         monkeypatch.setitem(rooms_peers.INSTALLERS, name, refuse)
-    found = measured(tmp_path, "--no-max")
+    found = measured(tmp_path, "--text", "--no-max")
     assert found["settings"]["not_measured"] == {"socketio": "npm is not installed", "nats": "npm is not installed"}
     assert "socket.io: not measured; npm is not installed." in capsys.readouterr().out
 
 
-def test_without_text_the_command_says_what_to_add(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", "rooms"]) == 2
-    assert "--text" in capsys.readouterr().err
-
-
 @pytest.mark.long
 def test_peers_and_the_highest_rate_stand_beside_ours(tmp_path: Path) -> None:
-    found = measured(tmp_path)
+    found = measured(tmp_path, "--text")
     for name in rooms_peers.INSTALLERS:
         if name not in found["settings"]["not_measured"]:
             assert found["figures"][f"{name}_deliveries"] == found["figures"]["deliveries"]
