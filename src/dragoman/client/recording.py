@@ -18,7 +18,7 @@ from dragoman.protocol.audio import OPUS, OPUS_PACKET_MS, PCM16, duration_ms
 from dragoman.protocol.codes import BadAudio
 
 CHUNK_MS = 256
-LIVE_CHUNK_MS = 100  # at the pace of speech: its last words leave that much later
+LIVE_CHUNK_MS = 60  # at the pace of speech: its last words leave that much later
 MAX_CHUNK_BYTES = 48_000  # 64 KB as base64
 RAW_RATE = 16_000
 RAW_SUFFIXES = (".pcm", ".raw", ".s16")

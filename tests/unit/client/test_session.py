@@ -223,7 +223,7 @@ async def test_a_recording_is_spoken_at_the_pace_of_speech(session: Session, ser
 
 async def test_recording_is_sent_in_shorter_pieces_at_the_pace_of_speech(session: Session, server: FakeServer) -> None:
     recording = Recording("opus", 16_000, run_of(20))
-    for fast, packets in ((False, [5, 5, 5, 5]), (True, [13, 7])):
+    for fast, packets in ((False, [3, 3, 3, 3, 3, 3, 2]), (True, [13, 7])):
         server.received.clear()
         await session.speak(recording, fast=fast)
         await session.wait_answered()

@@ -26,7 +26,7 @@ from dragoman.services.speech.session_input import VoiceDetector
 from dragoman.tools.bench.speech_load import JOB, NodeLoad, SimulatedNode, ToNode
 from dragoman.tools.processes import CannotRun, Command, open_all, serve, until
 
-RATE, CHUNK_MS = 16_000, 100
+RATE, CHUNK_MS = 16_000, 60  # as the page and the client send them
 CHUNK_BYTES, CHUNK_S = RATE * CHUNK_MS // 1000 * 2, CHUNK_MS / 1000
 PAUSE_MS = 1500  # between two sentences, and before the first
 NOISE = 30  # loudness of the room, of 32,768

@@ -1,12 +1,12 @@
 // A stream of 16 kHz samples in pieces, and whether somebody speaks.
 //
-// A server that finds pauses gets everything, in pieces of 100 ms. Another one takes the absence of audio for a pause, so
+// A server that finds pauses gets everything, in pieces of 60 ms. Another one takes the absence of audio for a pause, so
 // it gets only speech, in pieces of 200 ms; after `HANG_MS` of silence the page ends the utterance, which is quicker than
 // that server's own time limit. The noise floor follows the room.
 
 const RATE = 16000;
 const FRAME = 320; // 20 ms
-const CHUNK_FRAMES = 10, STREAM_FRAMES = 5;
+const CHUNK_FRAMES = 10, STREAM_FRAMES = 3;
 const PRE_ROLL = 15; // frames from before it was certain that somebody speaks
 const CERTAIN = 3;
 const HANG_MS = 800;
