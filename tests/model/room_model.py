@@ -232,7 +232,7 @@ class RoomModel:
     def trim(self) -> None:
         while len(self.log) > self.bounds.max_entries:
             oldest = self.log.pop(0)
-            if oldest.kind in SPOKEN:
+            if oldest.kind in SPOKEN and self.captions[oldest.caption].seq == oldest.seq:
                 del self.captions[oldest.caption]
                 self.pending = {name: at for name, at in self.pending.items() if name[1] != oldest.caption}
 
@@ -248,7 +248,8 @@ class RoomModel:
     ) -> Appended | Refusal:
         if self.closed:
             return Refusal.NONE
-        if (row := self.captions.get(caption)) is not None:
+        row = self.captions.get(caption)
+        if row is not None and (lost or row.kind is not EntryKind.LOST):
             left = [Planned(lang, one.n, self.has_voice(lang)) for lang, one in row.langs.items() if one.s == "pending"]
             return Appended(row.seq, now, True, sorted(left, key=lambda one: one.lang), self.instances)
         member = self.members.get(session)

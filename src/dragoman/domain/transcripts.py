@@ -62,7 +62,8 @@ def transcript(entries: Iterable[Entry], lang: str = "") -> list[Line]:
     translations: dict[str, Entry] = {}
     for entry in entries:
         if entry.is_original:
-            said.setdefault(entry.caption, entry)
+            if entry.caption not in said or said[entry.caption].kind is EntryKind.LOST:  # it was recognised after all
+                said[entry.caption] = entry
         elif entry.lang == lang:
             translations[entry.caption] = entry
     return _timed([_line(entry, translations.get(caption), lang) for caption, entry in said.items()])

@@ -90,6 +90,10 @@ def test_a_lost_caption_is_a_line_without_text() -> None:
     assert (line.text, line.lost, line.untranslated) == ("", "JOB_TIMEOUT", "")
 
 
+def test_a_lost_caption_that_was_recognised_after_all_has_its_text() -> None:
+    assert transcript([lost(1, "c1", "failed"), said(2, "c1", "hello")]) == transcript([said(2, "c1", "hello")])
+
+
 # ---------------------------------------------------------------- times
 
 

@@ -1,4 +1,5 @@
--- Append a caption, or that an utterance was lost, and plan the languages that are heard. Once for each caption id.
+-- Append a caption, or that an utterance was lost, and plan the languages that are heard. Once for each caption id, but for
+-- an utterance that was noted as lost and is recognised after all, by the instance where its session was resumed.
 --
 -- USES  room_log
 -- ARGV  caption  str
@@ -13,8 +14,8 @@
 -- the languages that are still pending. A language is {lang, n, 1 if a member wants its voice}. Or 'NONE', 'NOT_MEMBER',
 -- 'FENCED' (the session joined with a higher epoch) or 'PAUSED'. A session that has left may still have lost something.
 local row, planned = redis.call('HGET', captions, caption), {}
-if row then
-    row = cjson.decode(row)
+row = row and cjson.decode(row)
+if row and not (row.kind == 'lost' and kind == 'original') then
     for name, state in pairs(row.langs) do
         if state.s == 'pending' then
             planned[#planned + 1] = {name, state.n, redis.call('HEXISTS', counts, 'v:' .. name)}

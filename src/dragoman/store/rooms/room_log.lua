@@ -40,11 +40,15 @@ local function trim()
         redis.call('XDEL', log, oldest[1])
         local kind, caption = oldest[2][2], oldest[2][4]
         if kind == 'original' or kind == 'lost' then
-            for lang in pairs(cjson.decode(redis.call('HGET', captions, caption)).langs) do
-                redis.call('ZREM', pending, lang .. '|' .. caption)
+            local seq, row = oldest[1]:match('^%d+'), cjson.decode(redis.call('HGET', captions, caption))
+            -- An utterance that was noted as lost may have a later entry.
+            if row.seq == tonumber(seq) then
+                for lang in pairs(row.langs) do
+                    redis.call('ZREM', pending, lang .. '|' .. caption)
+                end
+                redis.call('HDEL', captions, caption)
             end
-            redis.call('HDEL', captions, caption)
-            if redis.call('LINDEX', recent, 0) == oldest[1]:match('^%d+') then redis.call('LPOP', recent) end
+            if redis.call('LINDEX', recent, 0) == seq then redis.call('LPOP', recent) end
         end
     end
 end

@@ -190,6 +190,8 @@ class RoomLedger:
                 entries[entry.caption].append(entry)
         for caption, found in entries.items():
             session, _, number = caption.partition(":u")
+            if [entry.kind for entry in found] == [EntryKind.LOST, EntryKind.ORIGINAL]:
+                del found[0]  # it was recognised where its session was resumed
             if len(found) > 1:
                 numbers = [entry.seq for entry in found]
                 yield RoomFinding("duplicated", f"{caption} is in the log {len(found)} times: {numbers}", caption)

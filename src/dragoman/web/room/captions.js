@@ -26,7 +26,9 @@ export class Captions {
   /** `isNew`: it was said while this page was in the room, so it is being translated. */
   entry(message, isNew, isMine) {
     if (message.type === "caption_translation") return this.translated(message, isNew);
-    if (this.captions.has(message.caption_id)) return;
+    const before = this.captions.get(message.caption_id);
+    if (before?.lost && message.type === "caption") this.drop(before); // it was recognised after all
+    else if (before) return;
     const { caption_id: id, speaker, lang = "", text = "", started_at_ms: at, reason } = message;
     const caption = { ...this.build(speaker.name, at), id, lang, text, lost: reason, isMine, translations: new Map() };
     caption.item.dataset.id = id;

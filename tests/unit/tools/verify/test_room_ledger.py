@@ -324,6 +324,14 @@ def test_nothing_is_found_where_a_member_speaks_and_all_is_well() -> None:
     assert list(story.ledger.outstanding(story.fact)) == ["1 utterances of ann have no end yet"]
 
 
+def test_utterance_that_was_noted_as_lost_may_be_recognised_after_all() -> None:
+    story = Story()
+    speaking(story)
+    add(story, Entry(story.fact.seq + 1, EntryKind.ORIGINAL, "s-ann:u1", "en", "utterance 1 of s-ann"))
+    story.ann.said["s-ann", 1] = "sent"
+    assert story.ledger.check(story.fact) == []
+
+
 def test_language_that_ends_after_its_bound_is_late() -> None:
     log = [
         Entry(1, EntryKind.ORIGINAL, "c", "en", "hello", at_ms=10_000),
