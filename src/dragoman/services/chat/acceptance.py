@@ -102,17 +102,24 @@ class EarlyPush:
         self._gathered: dict[str, list[EarlyMessage]] = {}  # of this turn of the loop, by instance
         announcer.subscribe(self._on_announcement)
 
-    def look_up(self, receiver: int) -> "asyncio.Future[bytes | None]":
-        """Begun with the accept, so that both leave in one write."""
-        return self._delivery.users.owner(receiver)
+    def look_up(self, receiver: int) -> "asyncio.Future[bytes | None] | None":
+        """Begun with the accept, so that both leave in one write. None: the receiver is here. It may have connected
+        elsewhere a moment ago; then the save stage finds another connection, and pushes the message there."""
+        if self._delivery.local.owner(receiver):
+            return None
+        looked_up = self._delivery.users.owner(receiver)
+        unawaited(looked_up)
+        return looked_up
 
     async def push(
-        self, user: ChatUser, row: NewMessage, shard: int, looked_up: "asyncio.Future[bytes | None]"
+        self, user: ChatUser, row: NewMessage, shard: int, looked_up: "asyncio.Future[bytes | None] | None"
     ) -> None:
         """A message of this user that was accepted just now."""
         began = monotonic()
         try:
-            owner = (await looked_up or b"").decode()
+            owner = self._delivery.local.owner(row.to_user)
+            if not owner and looked_up is not None:
+                owner = (await looked_up or b"").decode()
         except StoreError:
             owner = ""
         receiver, unsaved = row.to_user, user.unsaved
@@ -230,16 +237,15 @@ class Acceptance:
         began = monotonic()
         if not self._gate.may_ask(began):
             raise NotAccepted("Redis failed a moment ago", row)
-        looked_up = self._early.look_up(row.to_user) if path is Path.DELIVER_FIRST else None
-        if looked_up is not None:
-            unawaited(looked_up)
+        is_early = path is Path.DELIVER_FIRST
+        looked_up = self._early.look_up(row.to_user) if is_early else None
         row, verdict, number = await self._append(user, row, path, sent_ms, verify)
         self._gate.worked()
         wrote_s = monotonic() - began
         await self._answer(user, row, verdict, number)
         if verdict is AcceptReply.OK:
             self._perf.accepted(row, came_at=received_at, wrote_s=wrote_s, queue=queued)
-            if looked_up is not None:
+            if is_early:
                 await self._early.push(user, row, self._shards.shard_of(row.from_user), looked_up)
             else:
                 user.unsaved.accepted(row.id, row.to_user)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.domain.chat import sent_messages
 from dragoman.protocol.peer import ChatPush, EarlyPushes, decode_inbox
 from dragoman.store.chat.users import Users
 from dragoman.store.errors import RedisAway
@@ -134,3 +135,26 @@ async def test_message_of_a_sender_that_reconnects_does_not_overtake_one_in_a_sl
         assert socket.messages == ["one", "two"]
     finally:
         await asyncio.gather(former.close(), slow.close(), third.close())
+
+
+class UnaskedUsers(Users):
+    def owner(self, user: int) -> "asyncio.Future[bytes | None]":
+        raise AssertionError(f"Redis is asked where user {user} is")
+
+
+async def test_receiver_on_the_instance_of_its_sender_gets_a_message_early_without_a_question_to_redis(
+    redis: Redis, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sent_messages, "RECENT_S", 0.0)  # of a sender that has been connected for long
+    users, socket = UnaskedUsers(redis, keys, OWNER_TTL_MS), Socket(1)
+    chat = InProcessChat(
+        "i1", 1, redis, keys, tmp_path / "chat.sqlite3", enabled=True, rollout_percent=100, deliver_before_saved=True,
+        users=users,
+    )  # fmt: skip
+    try:
+        await chat.come_in(RECEIVER, socket)
+        await chat.send_until("accepted", SENDER, RECEIVER, 2, "one")
+        await chat.tasks.settled()
+        assert socket.messages == ["one"]
+    finally:
+        await chat.close()
