@@ -32,7 +32,7 @@ from dragoman.tools.bench.chat_delay import DELAY_PLAIN, conclude_delays, delaye
 from dragoman.tools.bench.environment import UNLIMITED, Backend, Database, Environment, backend, environment
 from dragoman.tools.bench.instance_variants import COMMIT_MS, SLOWED
 from dragoman.tools.bench.measure import Case, Quantities, in_turns
-from dragoman.tools.processes import CannotRun
+from dragoman.tools.processes import CannotRun, cpu_s
 from dragoman.tools.report import OnStep, Report, described, number, table
 
 MessagePath = Literal["off", "save_first", "deliver_first"]
@@ -53,6 +53,7 @@ class Settings:
     rounds: int = 3
     clients: int = 200
     pings: bool = False
+    skew: int = 50
     db_delays_ms: tuple[int, ...] = ()
     modes: tuple[MessagePath, ...] = ("save_first",)
     databases: tuple[Database, ...] = ("sqlite",)
@@ -68,6 +69,7 @@ class Setup:
     slow: bool = False
     clients: int = 200
     pings: bool = False
+    skew: int = 50  # so many of a hundred clients are on the first instance
     db_delay_ms: int | None = None  # of a proxy in front of the database; None: there is no proxy
     max_backlog: int = 100_000
 
@@ -117,12 +119,12 @@ async def _run(report: Report, bench: Bench, on_step: OnStep) -> None:
 
 def cases(settings: Settings) -> list[Case[Bench]]:
     """Compared cases stand side by side."""
-    clients, pings = settings.clients, settings.pings
+    users = (settings.clients, settings.pings, settings.skew)
     if settings.db_delays_ms:
-        delayed = [Setup("postgres", mode, False, clients, pings, ms) for ms in settings.db_delays_ms for mode in PATHS]
-        return [_case(one) for one in (*(Setup("sqlite", mode, False, clients, pings) for mode in PATHS), *delayed)]
+        delayed = [Setup("postgres", mode, False, *users, ms) for ms in settings.db_delays_ms for mode in PATHS]
+        return [_case(one) for one in (*(Setup("sqlite", mode, False, *users) for mode in PATHS), *delayed)]
     return [
-        _case(Setup(database, mode, slow, clients, pings))
+        _case(Setup(database, mode, slow, *users))
         for database in settings.databases
         for slow in ((False, True) if settings.slow else (False,))
         for mode in settings.modes
@@ -163,9 +165,10 @@ class ChatEnvironment:
         await loads["chat"].call("pace", phases=[(rate, warmup_s + seconds)], name=f"m{uuid4().hex[:6]}")
         await asyncio.sleep(warmup_s)
         await loads["ping"].call("time", host=redis.host, port=redis.port, per_s=PINGS_PER_S)
-        before, used = self._cpu_s(), await Used.so_far(self.environment)
+        before, redis_before, used = self._cpu_s(), servers.cpu_s(), await Used.so_far(self.environment)
         await self._sample_backlog(seconds)
-        cpu, redis_cpu = (new - old for old, new in zip(before, self._cpu_s(), strict=True))
+        each = [new - old for old, new in zip(before, self._cpu_s(), strict=True)]
+        cpu, redis_cpu = sum(each), servers.cpu_s() - redis_before
         used = (await Used.so_far(self.environment)).since(used)
         pings = await loads["ping"].call("times")
         asked = {"warmup_s": warmup_s, "wait_s": drain_s, "expects_accepted": self.setup.mode != "off"}
@@ -173,6 +176,7 @@ class ChatEnvironment:
         found |= {f"ping_{share.removesuffix('_us')}_ms": us / 1e3 for share, us in pings["ping"].items()}
         thousands = rate * seconds / 1e3
         found |= {"cpu_ms_per_1000": cpu / thousands * 1e3, "redis_cpu_ms_per_1000": redis_cpu / thousands * 1e3}
+        found["cpu_share_max"] = max(each) / cpu
         found |= used.per_message(rate * seconds)
         return found | {"backlog_max": max(self.backlog), "backlog_end": self._backlog()}
 
@@ -191,8 +195,8 @@ class ChatEnvironment:
             self._streams = [key for keys in found for key in keys]
         return sum(int(node.call("XLEN", key)) for key in self._streams)
 
-    def _cpu_s(self) -> tuple[float, float]:
-        return self.environment.cpu_s(), self.environment.servers.cpu_s()
+    def _cpu_s(self) -> list[float]:
+        return [cpu_s(one.pid) for one in self.environment.instances]
 
 
 USED = ("redis_commands_per_message", "aof_bytes_per_message", "socket_writes_per_message")
@@ -247,7 +251,7 @@ async def chat_environment(servers: Backend, setup: Setup) -> AsyncIterator[Chat
         # The file must not be rewritten while its growth is measured.
         one.servers.nodes[0].call("CONFIG", "SET", "auto-aof-rewrite-percentage", 0)
         one.servers.nodes[0].call("BGREWRITEAOF")
-        await one.add_users(setup.clients, pings=setup.pings)
+        await one.add_users(setup.clients, pings=setup.pings, skew=setup.skew)
         await asyncio.sleep(SHARDS_SETTLE_S)
         yield ChatEnvironment(setup, one)
 
@@ -271,7 +275,15 @@ def quantities(found: Mapping[str, Any]) -> Quantities:
     if missing := [name for name, value in figures.items() if isnan(value)]:
         raise CannotRun(f"No message got as far as {missing[0].rpartition('_p')[0]}.")
     sent = found["sent"]
-    counts = ("cpu_ms_per_1000", "redis_cpu_ms_per_1000", "backlog_max", "backlog_end", "duplicates", "inversions")
+    counts = (
+        "cpu_ms_per_1000",
+        "cpu_share_max",
+        "redis_cpu_ms_per_1000",
+        "backlog_max",
+        "backlog_end",
+        "duplicates",
+        "inversions",
+    )
     for name in (*counts, *USED, "reorderByServerMsgId", "reorderByFrom", "server_busy"):
         figures[name] = float(found[name])
     figures["reorders"] = max(figures["reorderByServerMsgId"], figures["reorderByFrom"])
@@ -352,13 +364,26 @@ def order_table(figures: Figures, names: list[str]) -> Table:
             f"{figures[f'{name}_duplicates']:.0f} / {figures[f'{name}_reorders']:.0f}",
             f"{figures[f'{name}_backlog_max']:,.0f}",
             number(figures[f"{name}_cpu_ms_per_1000"]),
+            f"{figures[f'{name}_cpu_share_max']:.0%}",
             number(figures[f"{name}_redis_cpu_ms_per_1000"]),
             number(figures[f"{name}_ping_p99_ms"]),
         ]
         for name in names
     ]
-    columns = ["", "saved", "busy", "duplicates / reorders", "backlog", "CPU ms", "Redis CPU ms", "PING p99"]
-    return table("outcome; CPU of both instances, and of Redis, per 1,000 messages", columns, rows)
+    columns = [
+        "",
+        "saved",
+        "busy",
+        "duplicates / reorders",
+        "backlog",
+        "CPU ms",
+        "largest share",
+        "Redis CPU ms",
+        "PING p99",
+    ]
+    return table(
+        "outcome; CPU of both instances, the share of one in it, and CPU of Redis, per 1,000 messages", columns, rows
+    )
 
 
 def title(name: str) -> str:

@@ -168,6 +168,9 @@ def chat(
         bool,
         typer.Option("--pings", help="Each client also sends PING every second, as the original load tester does."),
     ] = False,
+    skew: Annotated[
+        int, typer.Option(min=1, max=99, help="So many of a hundred clients are connected to the first instance.")
+    ] = 50,
     db_delay: Annotated[
         str | None,
         option(
@@ -224,6 +227,7 @@ def chat(
         rounds=QUICK_ROUNDS if quick else ROUNDS,
         clients=clients,
         pings=pings,
+        skew=skew,
         db_delays_ms=_numbers("--db-delay", db_delay or "", 0, MAX_DELAY_MS),
         modes=PATHS if modes else ("save_first",),
         databases=("sqlite", "postgres") if postgres else ("sqlite",),

@@ -213,8 +213,11 @@ class Environment:
         spread = {"urls": [one.url for one in at or self.instances], "count": count, "languages": list(languages)}
         await self.loads["speakers"].call("open_sessions", OPEN_TIMEOUT_S, **spread)
 
-    async def add_users(self, count: int, *, pings: bool = False) -> None:
-        asked = {"urls": self.urls, "count": count, "pings": pings}
+    async def add_users(self, count: int, *, pings: bool = False, skew: int = 50) -> None:
+        """`skew`: so many of a hundred are on the first of two instances."""
+        first, *others = self.urls
+        urls = self.urls if skew == 50 else [first] * skew + others * (100 - skew)
+        asked = {"urls": urls, "count": count, "pings": pings}
         await self.loads["chat"].call("open", OPEN_TIMEOUT_S, **asked, **self.chat_key)
 
     async def add_idle(self, speech: int, chat: int) -> dict[str, Any]:

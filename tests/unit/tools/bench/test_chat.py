@@ -26,6 +26,7 @@ from support.tables import for_each
 
 FOUND: dict[str, Any] = {
     "sent": 10, "saved_count": 9, "arrived_count": 9, "took_s": 3.0, "saved_p99_ms": 5.0, "cpu_ms_per_1000": 1,
+    "cpu_share_max": 0.5,
     "redis_cpu_ms_per_1000": 1, "backlog_max": 3, "backlog_end": 0, "duplicates": 0, "inversions": 4,
     "aof_bytes_per_message": 900.0,
     "redis_commands_per_message": 9.0, "socket_writes_per_message": 4.0, "reorderByServerMsgId": 1,
@@ -73,7 +74,7 @@ def found(name: str, accepted: float | None = 10.0, saved: float = 50.0, **other
         told |= {f"{kind}_p50_ms": p99 / 4, f"{kind}_p95_ms": p99 / 2, f"{kind}_p99_ms": p99}
     told |= dict.fromkeys(("duplicates", "reorders", "reorderByServerMsgId", "reorderByFrom", "server_busy"), 0.0)
     told |= {"saved_share": 1.0, "backlog_max": 7.0, "cpu_ms_per_1000": 300.0, "redis_cpu_ms_per_1000": 100.0}
-    told |= {"ping_p50_ms": 0.1, "ping_p99_ms": 2.0} | others
+    told |= {"cpu_share_max": 0.5, "ping_p50_ms": 0.1, "ping_p99_ms": 2.0} | others
     return {f"{name}_{what}": value for what, value in told.items()}
 
 
