@@ -303,6 +303,8 @@ async def test_utterance_is_recognised_elsewhere_when_its_node_is_killed(redis: 
         doomed.die()
         await berta.shows("said")
         assert berta.texts == ["said"]
+        retries = await a.metric("dragoman_failovers_total{reason=node_lost}")
+        assert (len(doomed.jobs) + len(heir.jobs), retries) == (1 + retries, 1)
 
 
 @pytest.mark.long

@@ -1,12 +1,14 @@
 """A client streams everything, silence included; the server finds its utterances, also after a resume."""
 
+import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import pytest
 
-from dragoman.client import Session
+from dragoman.client import Event, Partial, Result, Resumed, Session
 from dragoman.protocol.audio import encode_base64
 from dragoman.store.keys import Keys
 from dragoman.store.redis import Redis
@@ -77,6 +79,48 @@ async def test_chunk_that_a_cut_split_is_continued_on_another_instance(cluster: 
     assert 1200 <= audio_ms(second) <= 1450
     await send(again, 4, vowel(500), final=True)
     assert 450 <= audio_ms(await again.result(2, TIMEOUT_S)) <= 800
+
+
+async def test_speaker_whose_instance_is_killed_in_mid_utterance_sees_its_words_again_and_has_the_whole_result(
+    cluster: Cluster,
+) -> None:
+    a, b = await cluster.instance(), await cluster.instance()
+    cluster.node(b)
+    for one in (a, b):
+        await wait_until(one.node_count, TIMEOUT_S)
+    urls = [f"ws://127.0.0.1:{one.port}/ws/session" for one in (a, b)]
+    seen: list[Event] = []
+    session = Session(urls, src="en", tgt="es", audio_format="pcm16", sample_rate=RATE, vad=True, previews=True)
+
+    def words() -> list[Partial]:
+        return [event for event in seen if isinstance(event, Partial) and event.preview_id]
+
+    async def speak_until(done: Callable[[], object]) -> int:
+        chunks = 0
+        while not done():
+            await session.send(vowel(100))
+            chunks += 1
+            await asyncio.sleep(0.1)
+        return chunks
+
+    async def read() -> None:
+        async for event in session:
+            seen.append(event)
+
+    async with session:
+        reading = asyncio.create_task(read())
+        spoken = await speak_until(words)
+        a.kill()
+        spoken += await speak_until(lambda: any(isinstance(event, Resumed) for event in seen))
+        before = {one.preview_id for one in words()}
+        spoken += await speak_until(lambda: {one.preview_id for one in words()} - before)
+        await session.cut()
+        await session.finish()
+        await reading
+    results = [at for at, event in enumerate(seen) if isinstance(event, Result)]
+    said_ms = sum(json.loads(bytes(seen[at].message.extra))["audio_ms"] for at in results)  # type: ignore[union-attr]
+    assert abs(said_ms - 100 * spoken) <= 100  # nothing of it is lost or doubled
+    assert not [event for event in seen[results[-1] :] if isinstance(event, Partial)]
 
 
 @pytest.mark.long

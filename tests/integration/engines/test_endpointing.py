@@ -1,6 +1,7 @@
 """Where the server cuts sound that no test chose for it: sentences of espeak-ng with pauses of 300 to 2,000 ms, alone
 and in noise, music and coughs."""
 
+import os
 import subprocess
 from array import array
 from collections.abc import Iterable, Sequence
@@ -8,16 +9,20 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import cycle
 from math import pi, sin, sqrt
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from dragoman.domain.endpointer import Endpointer
-from dragoman.domain.segmenter import Cut, Output, Reason, Segmenter, SegmenterSettings, TurnEnded
+from dragoman.domain.segmenter import Cut, Output, Reason, Segmenter, SegmenterSettings, Silence, TurnEnded
 from dragoman.engines import Sound
+from dragoman.engines.download import NotFetched, fetch
+from dragoman.engines.kokoro import Kokoro
+from dragoman.engines.models import known
 from dragoman.protocol.audio import pcm16_rms
 from dragoman.services.speech.session_input import VoiceDetector
-from support.engines import needs_espeak, needs_wheels
+from support.engines import needs_espeak, needs_real_engines, needs_wheels
 
 pytestmark = [needs_espeak, needs_wheels]
 
@@ -56,7 +61,9 @@ class Recorded:
         self.samples.extend(bytes(2 * (duration_ms * self.rate // 1000))[::2])
 
     def say(self, text: str, voice: str) -> None:
-        said = spoken(text, voice, self.rate)
+        self.hear(spoken(text, voice, self.rate))
+
+    def hear(self, said: "array[int]") -> None:
         self.speech.append((len(self.samples), len(self.samples) + len(said)))
         self.samples.extend(said)
 
@@ -97,6 +104,21 @@ def conversation(rate: int, voices: Sequence[str], pauses_ms: tuple[int, ...] = 
     texts = [(text, voice) for number in range(4) for voice in voices for text in (SENTENCES[voice][number],)]
     for (text, voice), pause_ms in zip(texts, cycle(pauses_ms), strict=False):
         recorded.say(text, voice)
+        recorded.quiet(pause_ms)
+    recorded.quiet(1000)
+    return recorded
+
+
+async def conversation_of(voice: Kokoro, pauses_ms: tuple[int, ...] = PAUSES_MS) -> Recorded:
+    recorded, rate = Recorded(16_000), 16_000
+    recorded.quiet(1000)
+    texts = [
+        (text, language) for number in range(4) for language in ("en", "es") for text in (SENTENCES[language][number],)
+    ]
+    for (text, language), pause_ms in zip(texts, cycle(pauses_ms), strict=False):
+        samples = array("h", (await voice.synthesise(text, language)).at(rate).pcm)
+        loud = [at for at, sample in enumerate(samples) if abs(sample) > 300]
+        recorded.hear(samples[loud[0] : loud[-1] + 1])
         recorded.quiet(pause_ms)
     recorded.quiet(1000)
     return recorded
@@ -146,6 +168,26 @@ def test_every_longer_pause_is_found_in_noise(kind: str, decibels: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
+@needs_real_engines
+async def test_every_longer_pause_of_a_natural_voice_is_found_in_quiet_and_in_noise(tmp_path: Path) -> None:
+    folder = Path(os.environ.get("DRAGOMAN_MODELS") or tmp_path)
+    try:
+        fetch(known()["kokoro:int8"], folder)
+    except NotFetched as error:
+        pytest.skip(f"does not apply: no source of Kokoro can be reached: {error}")
+    voice = Kokoro("int8", "", folder)
+    await voice.open()
+    recorded = await conversation_of(voice)
+    await voice.close()
+    check(recorded)
+    for kind, decibels in (("white", 20), ("dark", 20), ("white", 10)):
+        noisy = Recorded(recorded.rate, recorded.samples[:], recorded.speech)
+        noisy.add(noise(kind, recorded.loudness() / 10 ** (decibels / 20), len(recorded.samples)))
+        check(noisy)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["white", "dark"])
 @pytest.mark.parametrize("decibels", [30, 20, 10])
 @pytest.mark.parametrize("rate", [16_000, 44_100])
@@ -187,6 +229,23 @@ def test_pauses_are_found_after_music_and_beside_quiet_music() -> None:
     recorded.samples.extend(later.samples)
     recorded.speech = [(begin + offset, end + offset) for begin, end in later.speech]
     check(recorded)
+
+
+@pytest.mark.parametrize("kind", ["none", "white", "dark"])
+def test_an_hour_of_a_quiet_room_makes_no_utterance_and_keeps_no_audio(kind: str) -> None:
+    rate, minute = 16_000, Recorded(16_000)
+    minute.quiet(60_000)
+    if kind != "none":
+        minute.add(noise(kind, 60, len(minute.samples)))
+    detector, endpointer = VoiceDetector(rate), Endpointer(rate, SILENCE_MS)
+    segmenter = Segmenter(SegmenterSettings(), lambda: "turn", 0, "pcm16", endpointer)
+    pcm = minute.samples.tobytes()
+    for second in range(3600):
+        chunk = pcm[second % 60 * 2 * rate : (second % 60 + 1) * 2 * rate]
+        outputs = segmenter.chunk(chunk, 1000, False, float(second), second, detector.hear(chunk))
+        assert {type(output) for output in outputs} <= {Silence}
+        assert segmenter.open_utterance is None
+    assert segmenter.next_index == 0
 
 
 def test_cough_in_a_pause_joins_nothing_and_is_short() -> None:
