@@ -82,6 +82,12 @@ class RecordingSocket:
         self.sent.append(message)
         self._heard(message)
 
+    def frame(self, data: bytes) -> bytes:
+        return data
+
+    def send_frame(self, frame: bytes) -> None:
+        self.send(frame)
+
     def flush(self) -> None: ...
 
     def close(self, code: int, reason: str = "") -> None:

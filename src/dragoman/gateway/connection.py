@@ -51,6 +51,12 @@ class Connection(Protocol):
 
     def send_binary(self, data: bytes) -> None: ...
 
+    def frame(self, data: bytes) -> bytes:
+        """A text message as every connection sends it, made once for many of them."""
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send what `frame` has made. It is written at once, unless something waits to be written before it."""
+
     def flush(self) -> None:
         """Write what was sent at once, not at the end of this turn of the loop."""
 

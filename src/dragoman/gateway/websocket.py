@@ -139,6 +139,20 @@ class WebSocket(PicowsListener):
     def send_binary(self, data: bytes) -> None:
         self._send(_BINARY, data)
 
+    def frame(self, data: bytes) -> bytes:
+        return frame_header(_TEXT, len(data)) + data
+
+    def send_frame(self, frame: bytes) -> None:
+        """Without a callback and a join at the end of the turn: a connection gets at most one message for all in it."""
+        if self._out or self._backlog is not None:
+            self._queue_frame(frame)
+        elif not self.closed and self._ws is not None:
+            counters = self._counters
+            counters.frames_out += 1
+            counters.bytes_out += len(frame)
+            counters.writes += 1
+            self._transport.write(frame)
+
     def pause_reading(self) -> None:
         if not self.closed and not self._transport.is_closing():
             self.resume()
@@ -171,17 +185,20 @@ class WebSocket(PicowsListener):
 
     def _send(self, kind: WSMsgType, data: bytes) -> None:
         """Write once per turn of the loop, however many messages: each write is a system call."""
+        self._queue_frame(frame_header(kind, len(data)), data)
+
+    def _queue_frame(self, *parts: bytes) -> None:
         if self.closed or self._ws is None:
             return
-        size = len(data)
-        self._out += (frame_header(kind, size), data)
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        size = sum(map(len, parts))
+        self._out += parts
         self._out_bytes += size
         counters = self._counters
         counters.frames_out += 1
         counters.bytes_out += size
-        if len(self._out) == 2:
-            self._loop.call_soon(self.flush)
-        elif self._out_bytes > _FLUSH_BYTES:
+        if self._out_bytes > _FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:

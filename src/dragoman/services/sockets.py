@@ -24,6 +24,16 @@ class Socket(Protocol):
     def close(self, code: int, reason: str = "") -> None: ...
 
 
+class MemberSocket(Socket, Protocol):
+    """That of a member of a room, who gets the same messages as many others."""
+
+    def frame(self, data: bytes) -> bytes:
+        """A message as every socket sends it, made once for many of them."""
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send what `frame` has made. It is written at once, unless something waits to be written before it."""
+
+
 class Attachment:
     """The socket of a session, or none while the session is detached. Messages are dropped meanwhile."""
 

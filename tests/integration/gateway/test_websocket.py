@@ -188,11 +188,16 @@ async def test_a_peer_that_answers_no_ping_is_closed() -> None:
 
 
 class Flood(Echo):
-    """Answers every message with messages of all header sizes until nobody takes them any more."""
+    """Answers every message with messages of all header sizes until nobody takes them any more: every third one of its
+    own, the others as for many connections."""
 
     def text(self, conn: Connection, data: bytes) -> None:
         for n in range(int(data)):
-            conn.send(b"%d " % n + b"x" * (n * 997 % 70_000))
+            message = b"%d " % n + b"x" * (n * 997 % 70_000)
+            if n % 3:
+                conn.send_frame(conn.frame(message))
+            else:
+                conn.send(message)
             if conn.closed:
                 return
 

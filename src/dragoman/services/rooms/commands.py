@@ -25,7 +25,7 @@ from dragoman.services.rooms.local_rooms import LocalRooms
 from dragoman.services.rooms.membership import RoomMembership, RoomRefused, RoomSettings, epoch_of, refused, settings_of
 from dragoman.services.rooms.room_log import Asking, Captions, RoomLog
 from dragoman.services.rooms.speakers import RoomSpeakers
-from dragoman.services.sockets import Socket
+from dragoman.services.sockets import MemberSocket
 from dragoman.services.speech.session import Session
 from dragoman.store.errors import StoreError
 from dragoman.store.rooms.rooms import Changed, Done, Planned, Refusal, Rooms
@@ -72,10 +72,12 @@ class RoomCommands:
 
     # -- one after another -----------------------------------------------------------------------
 
-    def take(self, session: Session, socket: Socket, command: wire.RoomCommand) -> None:
+    def take(self, session: Session, socket: MemberSocket, command: wire.RoomCommand) -> None:
         self._queue(session.id, lambda: self._answer(session, socket, command), socket)
 
-    def _queue(self, session_id: str, step: Callable[[], Awaitable[object]], socket: Socket | None = None) -> None:
+    def _queue(
+        self, session_id: str, step: Callable[[], Awaitable[object]], socket: MemberSocket | None = None
+    ) -> None:
         if socket is not None and self._queues.waiting(session_id) >= MAX_WAITING:
             too_many = "Too many commands are waiting: wait for an answer, then send the next."
             socket.send(encode(wire.RoomError(RoomErrorCode.LIMIT_EXCEEDED, too_many)))
@@ -83,7 +85,7 @@ class RoomCommands:
             return
         self._queues.add(session_id, step)
 
-    async def _answer(self, session: Session, socket: Socket, command: wire.RoomCommand) -> None:
+    async def _answer(self, session: Session, socket: MemberSocket, command: wire.RoomCommand) -> None:
         request_id = command.request_id if isinstance(command, wire.RoomRequest) else None
         try:
             await self._execute(session, socket, command)
@@ -101,7 +103,7 @@ class RoomCommands:
         self._metrics.room_refused.labels(code).inc()
         socket.send(encode(wire.RoomError(code, why, request_id)))
 
-    async def _execute(self, session: Session, socket: Socket, command: wire.RoomCommand) -> None:
+    async def _execute(self, session: Session, socket: MemberSocket, command: wire.RoomCommand) -> None:
         match command:
             case wire.RoomText():
                 await self._write(session, command)

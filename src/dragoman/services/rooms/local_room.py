@@ -29,7 +29,7 @@ from dragoman.protocol.rooms import (
     Speaker,
 )
 from dragoman.protocol.session import TranslationResult
-from dragoman.services.sockets import Socket
+from dragoman.services.sockets import MemberSocket
 from dragoman.store.rooms.rooms import RoomInfo
 
 MAX_ORIGINALS = 512  # captions of a room whose text is known here
@@ -79,13 +79,21 @@ def _with_voice(message: Message, voice: RoomVoice) -> Message:
     return msgspec.structs.replace(message, tts_audio=voice.audio, tts_format=voice.format)
 
 
+def _send_to(members: "Iterable[LocalMember]", message: Message) -> None:
+    """One frame for all of them: encoding a message for each one would take longer than sending it."""
+    frame = b""
+    for member in members:
+        frame = frame or member.socket.frame(encode(message))
+        member.socket.send_frame(frame)
+
+
 class LocalMember:
     """A member whose session is on this instance."""
 
     __slots__ = ("first_index", "info", "live", "next_index", "said", "socket", "spoken", "trace_id")
 
     def __init__(
-        self, info: Member, socket: Socket, trace_id: str, before: "LocalMember | None", first_index: int = 0
+        self, info: Member, socket: MemberSocket, trace_id: str, before: "LocalMember | None", first_index: int = 0
     ) -> None:
         """`before`: the same member, if it has joined again. `first_index`: of its session's first utterance that is
         spoken in the room."""
@@ -227,10 +235,8 @@ class LocalRoom:
         if speaker is not None and speaker.live and not speaker.info.existing and speaker not in receivers:
             receivers.append(speaker)
         about = Speaker(partial.session_id, partial.name)
-        frame = encode(CaptionPartial(self.id, caption, about, partial.index, partial.lang, partial.text))
-        for member in receivers:
-            if member.socket.buffered <= MAX_PARTIAL_BACKLOG:
-                member.socket.send(frame)
+        message = CaptionPartial(self.id, caption, about, partial.index, partial.lang, partial.text)
+        _send_to([one for one in receivers if one.socket.buffered <= MAX_PARTIAL_BACKLOG], message)
 
     def restart(self, log_epoch: str, log: list[Entry]) -> int:
         """Continue with another log, and inform the members. Returns how many entries are lost."""
@@ -293,14 +299,12 @@ class LocalRoom:
             receivers: Iterable[LocalMember] = (*self._with_originals, *others)
         else:
             receivers = members
-        frame, spoken = b"", b""
-        for member in receivers:
-            if voice is not None and member.takes_voice:
-                spoken = spoken or encode(_with_voice(message_of(self.id, entry, self._text_of(entry)), voice))
-                member.socket.send(spoken)
-                continue
-            frame = frame or encode(message_of(self.id, entry, self._text_of(entry)))
-            member.socket.send(frame)
+        message = message_of(self.id, entry, self._text_of(entry))
+        if voice is not None:
+            listeners = [one for one in receivers if one.takes_voice]
+            _send_to(listeners, _with_voice(message, voice))
+            receivers = [one for one in receivers if one not in listeners]
+        _send_to(receivers, message)
         if entry.kind is not EntryKind.LOST and (existing := self._existing.get(entry.lang)):
             self._deliver_results(entry, existing, voice)
 
@@ -327,9 +331,7 @@ class LocalRoom:
             locked=self.info.locked or None,
             paused=self.info.paused or None,
         )
-        frame = encode(message)
-        for member in self.members.values():
-            member.socket.send(frame)
+        _send_to(self.members.values(), message)
 
     def expired(self, reason: str) -> RoomExpired:
         return RoomExpired(self.info.code, WHY_OVER.get(reason, reason), self.id, reason)

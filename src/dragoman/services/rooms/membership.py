@@ -22,7 +22,7 @@ from dragoman.services.loops import retry
 from dragoman.services.rooms.local_room import LocalMember, LocalRoom
 from dragoman.services.rooms.local_rooms import LocalRooms
 from dragoman.services.rooms.room_log import RoomLog
-from dragoman.services.sockets import Socket
+from dragoman.services.sockets import MemberSocket
 from dragoman.services.speech.fleet_view import FleetView
 from dragoman.services.speech.session import Session
 from dragoman.store.attempts import WRONG_CODES_PER_MINUTE, RoomAttempts
@@ -94,7 +94,7 @@ class RoomMembership:
 
     # -- creating and joining --------------------------------------------------------------------
 
-    async def create(self, session: Session, socket: Socket, command: wire.RoomCreate) -> None:
+    async def create(self, session: Session, socket: MemberSocket, command: wire.RoomCreate) -> None:
         self._require_no_room(session)
         if session.room_claim is not None:
             raise RoomRefused(RoomErrorCode.NOT_ALLOWED, "The token is for one room: it cannot open another one.")
@@ -148,7 +148,7 @@ class RoomMembership:
         )
         return room_id
 
-    async def join(self, session: Session, socket: Socket, command: wire.RoomJoin) -> None:
+    async def join(self, session: Session, socket: MemberSocket, command: wire.RoomJoin) -> None:
         room_id = command.room_id or await self._room_of_code(socket, command.room_code)
         current = self._local.of_session(session.id)
         if current is not None and current.id != room_id:
@@ -177,7 +177,7 @@ class RoomMembership:
         if info is None or info.tenant != ids.tenant_of(session.subject):
             raise refused(Refusal.NONE)
 
-    def _admit(self, session: Session, socket: Socket, room: LocalRoom, joined: Joined) -> None:
+    def _admit(self, session: Session, socket: MemberSocket, room: LocalRoom, joined: Joined) -> None:
         """A member for whom the log is empty."""
         if not joined.member.existing:
             socket.send(encode(self._joined(room, joined, complete=True)))
@@ -199,7 +199,7 @@ class RoomMembership:
             raise refused(Refusal.NONE)
         return joined, room
 
-    def _add(self, session: Session, socket: Socket, room: LocalRoom, joined: Joined) -> LocalMember:
+    def _add(self, session: Session, socket: MemberSocket, room: LocalRoom, joined: Joined) -> LocalMember:
         """What was said until now is not shown in a room that the session has just joined."""
         before = room.members.get(session.id)
         if before is None and not joined.again:
@@ -253,7 +253,7 @@ class RoomMembership:
             claimed=reads_only or claim is not None,  # a page of captions never becomes host
         )
 
-    async def _room_of_code(self, socket: Socket, code: str | None) -> str:
+    async def _room_of_code(self, socket: MemberSocket, code: str | None) -> str:
         if not code:
             raise RoomRefused(RoomErrorCode.INVALID_ROOM_CODE, "Name the room by `room_id` or `room_code`.")
         address = socket.peer[0]
