@@ -70,7 +70,7 @@ class TwoPhase(Section, frozen=True):
     ] = 256
     block_ms: Annotated[
         int, Meta(ge=10, le=60000, description="How long one read of a shard without new messages waits.")
-    ] = 200
+    ] = 1000
     max_backlog: Annotated[
         int,
         quota(

@@ -42,7 +42,7 @@ class Switches:
     fail_open: bool = True
     rollout_percent: int = 100
     batch_size: int = 256
-    block_ms: int = 200
+    block_ms: int = 1000
     max_backlog: int = 100_000
     wait_replicas: int = 0
 
