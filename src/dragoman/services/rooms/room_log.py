@@ -74,8 +74,8 @@ class RoomLog:
 
     async def append(
         self, room_id: str, caption: str, session: str, epoch: int, *, lang: str, text: str, about: bytes
-    ) -> Appended | Refusal:
-        """What a member said. It is in the log, now or from an earlier try."""
+    ) -> tuple[Appended | Refusal, list[Entry]]:
+        """What a member said. It is in the log, now or from an earlier try; the caller distributes the new entry."""
         return await self._append(EntryKind.ORIGINAL, room_id, caption, session, epoch, lang, text, about)
 
     async def lost(self, session: str, index: int, utterance: RoomUtterance, epoch: int, reason: str) -> None:
@@ -84,10 +84,11 @@ class RoomLog:
         about = About(session, utterance.name, "speech", utterance.started_ms, index, utterance.duration_ms)
         caption, data = caption_of(session, index), msgspec.json.encode(about)
         lang = utterance.lang
-        appended = await self._append(
+        appended, entries = await self._append(
             EntryKind.LOST, utterance.room_id, caption, session, epoch, lang, reason, data
         )  # fmt: skip
-        if isinstance(appended, Appended) and not appended.again:
+        if isinstance(appended, Appended) and entries:
+            self.distribute(utterance.room_id, entries, appended.instances)
             self._metrics.room_lost.labels(reason).inc()
             log.info("utterance lost in a room", room=utterance.room_id, session=session, index=index, reason=reason)
 
@@ -97,16 +98,15 @@ class RoomLog:
 
     async def _append(
         self, kind: EntryKind, room_id: str, caption: str, session: str, epoch: int, lang: str, text: str, about: bytes
-    ) -> Appended | Refusal:
+    ) -> tuple[Appended | Refusal, list[Entry]]:
         await self.announce(room_id)
         is_lost = kind is EntryKind.LOST
         appended = await self._store.append_original(
             room_id, caption, session, epoch, lang=lang, text=text, about=about, lost=is_lost
         )
-        if isinstance(appended, Appended) and not appended.again:
-            entry = Entry(appended.seq, kind, caption, lang, text, about, appended.at_ms)
-            self.distribute(room_id, [entry], appended.instances)
-        return appended
+        if isinstance(appended, Refusal) or appended.again:
+            return appended, []
+        return appended, [Entry(appended.seq, kind, caption, lang, text, about, appended.at_ms)]
 
     # -- distribution ----------------------------------------------------------------------------
 
@@ -200,16 +200,17 @@ class Captions:
     ) -> Refusal | None:
         """Append what a member said, and have it translated. None: it is in the log, now or from an earlier try.
         `translated`: languages that the job of the utterance has translated into."""
-        appended = await self._log.append(room_id, caption, session, epoch, lang=lang, text=text, about=about)
+        appended, entries = await self._log.append(room_id, caption, session, epoch, lang=lang, text=text, about=about)
         if isinstance(appended, Refusal):
             return appended
-        if not appended.again:
-            self._metrics.room_captions.inc()
         for planned in appended.planned:
             if translated is not None and planned.lang in translated:
                 self._end(room_id, caption, planned, translated[planned.lang])
             else:
                 self._translate(room_id, caption, planned, lang, text, asking)
+        if entries:  # last: nodes translate while thousands of sockets are written
+            self._metrics.room_captions.inc()
+            self._log.distribute(room_id, entries, appended.instances)
         return None
 
     def translate(self, room_id: str, original: Entry, planned: Planned, asking: Asking) -> None:
