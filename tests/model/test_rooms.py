@@ -402,7 +402,11 @@ BUGS = {
     "a speaker that is not in the room": ("append_original", "if not member and kind ~= 'lost'", "if false"),
     "a caption of a paused room": ("append_original", "'paused') == '1'", "'paused') == '2'"),
     "a caption that is appended twice": ("append_original", "if row and", "if false and"),
-    "a lost utterance that is not shown when it is recognised": ("append_original", "row.kind == 'lost' and kind", "kind"),
+    "a lost utterance that is not shown when it is recognised": (
+        "append_original",
+        "row.kind == 'lost' and kind",
+        "kind",
+    ),
     "a caption that goes with the note that it was lost": ("append_original", "row.seq == tonumber(seq)", "true"),
     "a gap in the numbers": ("append_original", "info, 'seq', 1)", "info, 'seq', 2)"),
     "a deadline that is not added to now": ("append_original", "now + translate_timeout_ms", "translate_timeout_ms"),

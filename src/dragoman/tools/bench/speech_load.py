@@ -8,8 +8,8 @@ Each client opens a session and sends one `utterance` after the other:
     loop   the next when the result of the previous one has arrived: as fast as the instance is
     pace   so many a second over all sessions in turn, whether they are answered or not
 
-The results that a client receives are counted, each index once. Any other message ends a bench, unless `tolerate` was
-called: then backpressure and failed utterances are counted by their codes. The trace id of an utterance is the moment
+The results that a client receives are counted, each index once, and backpressure. Any other message ends a bench, unless
+`tolerate` was called: then failed utterances are counted by their codes. The trace id of an utterance is the moment
 at which it was sent, which the node that gets the job can read.
 """
 
@@ -311,14 +311,14 @@ class SpeechLoad:
         self._check_settled()
 
     def refused(self, payload: bytes) -> None:
-        """Backpressure, or an utterance failed."""
-        if not self.tolerant:
-            self.failures.append(payload.decode(errors="replace")[:300])
+        """Backpressure, after which every utterance is answered all the same; or an utterance failed."""
         refusal = _decode_refusal(payload)
         if refusal.action:
             self.backpressure[refusal.action] += 1
-        else:
-            self.errors[refusal.code] += 1
+            return
+        self.errors[refusal.code] += 1
+        if not self.tolerant:
+            self.failures.append(payload.decode(errors="replace")[:300])
         self._check_settled()
 
     def _check_settled(self) -> None:

@@ -48,10 +48,12 @@ def test_peer_that_cannot_be_installed_is_reported_as_not_measured(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # npm and go install the peers
 def test_peers_and_the_highest_rate_stand_beside_ours(tmp_path: Path) -> None:
     found = measured(tmp_path, "--text")
     for name in rooms_peers.INSTALLERS:
         if name not in found["settings"]["not_measured"]:
             assert found["figures"][f"{name}_deliveries"] == found["figures"]["deliveries"]
-            assert found["ratios"][f"cpu_vs_{name}"] > 0
+            # The CPU time of a short run may be below the clock tick of the kernel: then there is no ratio.
+            assert (f"cpu_vs_{name}" in found["ratios"]) == (found["figures"][f"{name}_cpu_us_per_delivery"] > 0)
     assert found["figures"]["max_captions_per_s"] >= 0  # 0 on a machine that is too busy for the first rate
