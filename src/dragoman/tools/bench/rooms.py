@@ -209,8 +209,10 @@ class Audience:
                 raise CannotRun(f"A client received what it should not have: {failed}")
         if doubled := sum(one["doubled"] for one in found):
             raise CannotRun(f"{doubled} messages arrived more than once")
-        if not written["complete"] or any(one["missing"] for one in found):
-            raise NotSustained(f"{sum(one['missing'] for one in found)} messages did not arrive")
+        if missing := sum(one["missing"] for one in found):
+            raise NotSustained(f"{missing} messages did not arrive")
+        if not written["complete"]:
+            raise NotSustained("the text nodes did not get every job in time")
         return Timeline(written, found)
 
     async def measure(self, captions: int, rate: float) -> Quantities:
