@@ -6,6 +6,7 @@ and nothing inline: the page shows text that other people wrote, and that text m
 """
 
 import asyncio
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +14,7 @@ from contextlib import suppress
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from posixpath import join, normpath
 from struct import pack
 from time import monotonic
 from typing import Final
@@ -42,6 +44,8 @@ SECURITY: Final = {
 }
 SPEAK_TIMEOUT_S: Final = 10.0
 MAX_SAMPLE_BYTES: Final = 4 << 20
+_SCRIPT: Final = re.compile(r'<script type="module" src="/([^"]+)"')
+_IMPORT: Final = re.compile(r'^import [^"]*from "(\.[^"]+)"', re.MULTILINE)
 _WAV_HEADER: Final = 44
 _PAUSE: Final = '<break time="1100ms"/>'  # the page takes it for the end of an utterance
 LAPTOP: Final = Registration()
@@ -125,7 +129,8 @@ def routes(
 def static(folder: str, *at: str, values: Mapping[str, object] | None = None) -> list[web.RouteDef]:
     """The files of a folder of `dragoman.web` under its name, and its index at paths of its own.
 
-    `values` replace `{{name}}` in the index. They come from the server itself and are not escaped.
+    `values` replace `{{name}}` in the index. They come from the server itself and are not escaped. `{{preload}}` there
+    names the modules that its script imports: a browser asks for all of them at once.
     """
     found = [file for file in files("dragoman.web").joinpath(folder).iterdir() if _suffix(file) in _TYPES]
     return [
@@ -135,8 +140,27 @@ def static(folder: str, *at: str, values: Mapping[str, object] | None = None) ->
     ]
 
 
+def with_preloads(index: str) -> str:
+    links = (f'<link rel="modulepreload" href="/{path}">' for path in _imported_by(_SCRIPT.findall(index)))
+    return index.replace("{{preload}}", "\n  ".join(links))
+
+
+def _imported_by(scripts: list[str]) -> list[str]:
+    """Every module that these import, directly or not, by its path below `dragoman.web`."""
+    found, unread = set[str](), list(scripts)
+    while unread:
+        path = unread.pop()
+        text = files("dragoman.web").joinpath(path).read_text(encoding="utf-8")
+        imported = {normpath(join(path, "..", name)) for name in _IMPORT.findall(text)}
+        unread += imported - found
+        found |= imported
+    return sorted(found)
+
+
 def _route(file: Traversable, path: str, values: Mapping[str, object]) -> web.RouteDef:
     body, kind = file.read_bytes(), _TYPES[_suffix(file)]
+    if file.name == INDEX:
+        body = with_preloads(body.decode()).encode()
     for name, value in values.items():
         body = body.replace(b"{{%s}}" % name.encode(), str(value).encode())
     etag = sha256(body).hexdigest()[:32]

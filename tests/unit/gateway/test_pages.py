@@ -261,7 +261,8 @@ def test_site_names_only_files_that_are_there_and_nothing_inline(site: Path) -> 
 
 @SITES
 def test_site_preloads_every_module_and_has_no_other(site: Path) -> None:
-    asked = {WEB / name for name in re.findall(r'(?:"modulepreload" href|src)="/([^"]+\.js)"', html_of(site))}
+    html = pages.with_preloads(html_of(site))
+    asked = {WEB / name for name in re.findall(r'(?:"modulepreload" href|src)="/([^"]+\.js)"', html)}
     assert asked == modules_of(site)
     assert set(site.glob("*.js")) - asked <= {WORKLET}
 
