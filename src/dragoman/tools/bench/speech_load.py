@@ -8,9 +8,9 @@ Each client opens a session and sends one `utterance` after the other:
     loop   the next when the result of the previous one has arrived: as fast as the instance is
     pace   so many a second over all sessions in turn, whether they are answered or not
 
-Results are counted, each index once, and backpressure. Any other message ends a bench, unless `tolerate` was called: then
-failed utterances are counted by their codes. The trace id of an utterance is the moment at which it was sent, which the
-node that gets the job can read.
+Results are counted, each index once, and backpressure. Any other message ends a bench, unless `tolerate` was called:
+then failed utterances are counted by their codes. The trace id of an utterance is the moment at which it was sent; the
+node that gets the job can read it.
 """
 
 import asyncio
