@@ -9,6 +9,7 @@ Each test process has one *preloader*, which has imported what they import and f
 The keeper waits for its instance and reports the pid and then the exit code.
 """
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -72,7 +73,8 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since, and its parent has waited for it
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
