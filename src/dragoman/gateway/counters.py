@@ -56,7 +56,10 @@ class Counters(Collector):
             "frames", "WebSocket frames, in and out", "direction", {"in": self.frames_in, "out": self.frames_out}
         )
         yield _totals(
-            "bytes", "Bytes of WebSocket frames, in and out", "direction", {"in": self.bytes_in, "out": self.bytes_out}
+            "bytes",
+            "Bytes of messages in, and of their frames out",
+            "direction",
+            {"in": self.bytes_in, "out": self.bytes_out},
         )
         yield _total("writes", "Writes to WebSockets; the frames of one turn of the event loop share one", self.writes)
         yield _total(
