@@ -415,7 +415,11 @@ BUGS = {
     "a repeated plan of what is done": ("append_original", "if state.s == 'pending' then\n", "if state then\n"),
     "a log shorter than its bound": ("append_original", "log) > max_entries", "log) >= max_entries"),
     "a caption of an entry that is gone": ("append_original", "redis.call('HDEL', captions, caption)", ""),
-    "a pending language of an entry that is gone": ("append_original", "caption)).langs)", "caption)).no or {})"),
+    "a pending language of an entry that is gone": (
+        "append_original",
+        "for lang in pairs(row.langs)",
+        "for lang in pairs({})",
+    ),
     "a recent caption that is gone": ("append_original", "then redis.call('LPOP', recent) end", "then end"),
     "an append that is no activity": ("append_original", "'active_ms', now, 'appended_ms'", "'appended_ms'"),
     "a plan with the number of the last one": ("plan_translation", ".n or 0) + 1", ".n or 1)"),

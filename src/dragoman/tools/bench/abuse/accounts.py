@@ -17,6 +17,7 @@ from dragoman.tools.bench.abuse.raw_client import HONEST, HOSTILE, Disconnected,
 PASSWORD = "correct horse battery staple"
 LARGEST = "語" * MAX_BODY_UNITS  # 12 KiB
 BATCH = 32
+FRAMES_PER_S = 300  # below limits.chat_frames_per_s
 REUSES = 200
 BUSY_S = 0.2
 LAPSE_S = 0.3  # after which a claim has certainly lapsed
@@ -106,6 +107,7 @@ async def stores_much(target: Target) -> Answers:
             for _ in range(BATCH):
                 await client.send(chat_message(uuid4().hex, LARGEST))
             seen += await answers(client, BATCH)
+            await asyncio.sleep(BATCH / FRAMES_PER_S)
         seen[await client.is_open()] += 1
     return seen
 

@@ -162,7 +162,10 @@ async def _one(running: AbuseEnvironment, settings: Settings, attack: Attack, fi
     await asyncio.sleep(settings.seconds)
     before = await running.healthy_clients.call("look")
     await running.healthy_clients.call("mark")
-    attacked = await running.attack(attack.name, settings.seconds, settings.scale)
+    try:
+        attacked = await running.attack(attack.name, settings.seconds, settings.scale)
+    except CannotRun as error:
+        raise CannotRun(f"The attack {attack.name} did not work: {error}") from error
     during = await running.healthy_clients.call("look")
     state, left = await running.settle(first)
     return Finding(attack, attacked["rounds"], attacked["answers"], before, during, left, rss, state.rss_bytes)
