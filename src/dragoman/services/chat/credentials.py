@@ -11,8 +11,11 @@ has one, because whose clock is a little ahead makes tokens that begin a little 
 
 import asyncio
 import math
+import os
 import secrets as random
+import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
@@ -131,8 +134,8 @@ def _is_after(claim: object, when: float) -> bool:
 #
 # Passwords: argon2 in a thread, one at a time, in a queue that addresses share fairly.
 #
-# One at a time, so that a flood of logins does not take the cores from speech and chat. Clients of one address that
-# fill the queue delay those of another address by one hash.
+# One at a time and at a low priority, so that a flood of logins does not take the cores from speech and chat. Clients
+# of one address that fill the queue delay those of another address by one hash.
 
 # 19 MiB, two passes, one lane: tens of ms of one core.
 _hasher = PasswordHasher(time_cost=2, memory_cost=19456, parallelism=1)
@@ -148,11 +151,18 @@ class Overloaded(Exception):
     """Too many passwords wait to be checked."""
 
 
+def _lower_priority() -> None:
+    """Of this thread. Elsewhere than on Linux it would be that of the process."""
+    if sys.platform == "linux":
+        os.nice(10)
+
+
 class Hashing:
     def __init__(self, max_waiting: int = 64) -> None:
         """`max_waiting` includes the one that runs."""
         self._queue: FairQueue[asyncio.Future[bool]] = FairQueue(max_waiting - 1)
         self._busy = False
+        self._thread = ThreadPoolExecutor(1, "password", _lower_priority)
 
     async def hash(self, address: str, password: str) -> str:
         """Raises Overloaded."""
@@ -167,7 +177,7 @@ class Hashing:
             await self._wait(address)
         self._busy = True
         try:
-            return await asyncio.to_thread(work, *args)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
         finally:
             self._next()
 

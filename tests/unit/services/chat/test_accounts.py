@@ -1,4 +1,6 @@
 import asyncio
+import os
+import sys
 import threading
 from collections import Counter
 from typing import Any
@@ -260,6 +262,21 @@ async def test_hashing_is_done_aside_and_one_at_a_time(env: Env, monkeypatch: py
     await asyncio.gather(*logins)
     assert most == 1
     await env.login("and now again")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="does not apply: threads have no priority of their own")
+async def test_hash_gives_way_to_the_event_loop(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    priorities: list[int] = []
+
+    def note(_: str) -> str:
+        priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return "hash"
+
+    monkeypatch.setattr(module, "_hash", note)
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    await env.login("ann")
+    assert priorities == [min(before + 10, 19)]
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
 
 
 async def test_an_address_that_fills_the_queue_of_hashes_does_not_refuse_or_delay_another(
