@@ -23,7 +23,7 @@ def test_live_bench_writes_the_promised_figures_on_one_instance_and_across_two(t
         assert figures[f"{where}_utterances"] >= 2
         assert 0 < figures[f"{where}_added_p50_ms"] <= figures[f"{where}_added_p99_ms"]
         assert figures[f"{where}_first_partial_p50_ms"] > figures[f"{where}_first_partial_added_p50_ms"] > 0
-        assert figures[f"{where}_node_p50_ms"] >= 150  # subtracted, and stated
+        assert figures[f"{where}_node_p50_ms"] > 148  # subtracted, and stated; a timer may be a millisecond early
         assert found["ratios"][f"{where}_added_vs_ping"] > 0
     assert figures["same_2_node_cpu_ms_per_audio_second"] == 0  # one instance has the sessions and the nodes
     assert figures["across_2_node_cpu_ms_per_audio_second"] > 0
